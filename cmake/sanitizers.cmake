@@ -1,0 +1,6 @@
+add_library(oscar_sanitizers INTERFACE)
+if(OSCAR_SANITIZE)
+  target_compile_options(oscar_sanitizers INTERFACE -fsanitize=${OSCAR_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  target_link_options(oscar_sanitizers INTERFACE -fsanitize=${OSCAR_SANITIZE})
+  target_compile_definitions(oscar_sanitizers INTERFACE OSCAR_ENABLE_DCHECK)
+endif()

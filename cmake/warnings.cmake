@@ -1,0 +1,9 @@
+# Warnings for our own targets only; third-party headers come in as SYSTEM.
+add_library(oscar_warnings INTERFACE)
+target_compile_options(oscar_warnings INTERFACE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Wno-missing-field-initializers>
+  # Without this GCC contracts a*b+c to FMA and the encoder's bytes depend on the compiler (architecture 7, fact 4).
+  $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>)
+if(OSCAR_WERROR)
+  target_compile_options(oscar_warnings INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
+endif()

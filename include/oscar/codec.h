@@ -1,0 +1,35 @@
+// Codecs: a storage layout each, and the methods that use it. The list is src/kv/codec/registry.cc.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "oscar/result.h"
+
+namespace oscar {
+
+struct CodecInfo {
+  std::string_view name;         // "int2"
+  int bits = 0;                  // payload bits per element; 16 for bf16
+  int encode_tokens = 64;        // tokens encoded together
+  // Bytes of one (64-token page, KV head), K and V. nullptr for bf16: its rows stay in BF16 pages.
+  std::size_t (*page_bytes)(int head_dim) = nullptr;
+  std::span<const std::string_view> methods;  // "naive", "oscar", ...; empty when the codec has one method
+};
+
+// A --kv argument taken apart: codec and method ("int2:oscar"; "bf16" has no method).
+struct KvMethod {
+  const CodecInfo* codec = nullptr;
+  std::string method;
+  std::string name() const { return method.empty() ? std::string(codec->name) : std::string(codec->name) + ":" + method; }
+  bool is_bf16() const { return codec->page_bytes == nullptr; }
+};
+
+std::span<const CodecInfo> ListCodecs();
+const CodecInfo* FindCodec(std::string_view name);
+// kInvalidArgument naming the text and listing what exists.
+Result<KvMethod> ParseKvMethod(std::string_view text);
+
+}  // namespace oscar

@@ -1,0 +1,101 @@
+// CodecProfile: everything a KV method needs beyond its layout, per layer, KV head and side: transform, mean, clip, encoder.
+// Data-free methods (naive, clip, hadamard, quarot, bf16) have a profile made from the shape alone; int2:oscar and
+// int2:balanced are calibrated and come from a file (docs/profile-format.md). Sources: method.md 2 and 8, quality.md 2 to 5.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "oscar/kv_transform.h"
+#include "oscar/result.h"
+#include "oscar/types.h"
+
+namespace oscar {
+
+enum class EncoderKind : uint8_t { kMinMax, kIntegerZeroPoint, kLloydAffine, kErrorFeedback };
+enum class MeanKind : uint8_t { kConstant, kRotating };
+
+// How the rows of one (layer, KV head, side) are encoded.
+struct RowProfile {
+  const KvTransform* transform = nullptr;  // owned by the profile; heads may share one
+  std::span<const float> mean;             // mu [d] f32, subtracted before the transform; empty = 0
+  MeanKind mean_kind = MeanKind::kConstant;
+  std::span<const float> metric;   // [d] f32: G = H diag(metric) H for error feedback; empty otherwise
+  float clip_ratio = 0.0f;         // rank: order statistic of |y| (method.md 3.2); <= 0: no clip
+  float range_factor = 1.0f;       // factor on min and max of the row (QuaRot)
+  EncoderKind encoder = EncoderKind::kMinMax;
+};
+
+// Where a profile comes from. Checked against the model when it is used, printed by `oscar inspect`.
+struct Provenance {
+  std::string model_name;
+  std::string model_sha256;      // of the model file; empty for data-free profiles
+  std::string model_identity;    // architecture, shape and a digest of the tokenizer: equal for requantisations of one model
+  std::string oscar_version;
+  std::string text_name;         // calibration text
+  int64_t num_tokens = 0;        // calibration tokens per layer
+  int window_tokens = 0;         // length of the calibration windows
+  std::string scope = "layer";   // "layer": one pair for all heads; "head"
+  std::string k_metric = "query";
+  std::string v_metric = "score";
+  std::string composition = "r_h_pbr";
+  std::string created_utc;       // ISO 8601
+};
+
+using Digest = std::array<uint8_t, 32>;
+
+// Immutable after construction; cheap to move; safe to read from many threads.
+class CodecProfile {
+ public:
+  // One stored row description; `transform` indexes `transforms`. An empty mean means zero.
+  struct Row {
+    int transform = 0;
+    std::vector<float> mean;
+    MeanKind mean_kind = MeanKind::kConstant;
+    std::vector<float> metric;
+    float clip_ratio = 0.0f;
+    float range_factor = 1.0f;
+    EncoderKind encoder = EncoderKind::kMinMax;
+  };
+  // rows: [num_layers * num_kv_heads * 2], key before value, head before layer. kInvalidArgument when a count, dimension
+  // or index does not fit the shape or a number is not finite.
+  static Result<CodecProfile> Create(std::string method, const KvShape& shape, std::vector<KvTransform> transforms,
+                                     std::vector<Row> rows, Provenance provenance);
+  // Reads a profile file. Errors name the file, the tensor or field, and the reason.
+  static Result<CodecProfile> Load(const std::filesystem::path& path);
+  // Writes to a temporary file beside `path` and renames it, so that an interrupted save leaves no broken file.
+  Status Save(const std::filesystem::path& path) const;
+
+  const std::string& method() const { return method_; }  // "int2:oscar", ...
+  const KvShape& shape() const { return shape_; }
+  RowProfile row(int layer, int kv_head, KvSide side) const;
+  const Provenance& provenance() const { return provenance_; }
+  // SHA-256 over all that changes encoded bytes (method, shape, matrices, rows): part of every prefix key and KV file.
+  const Digest& digest() const { return digest_; }
+  // Eigenvalues of the fit per (layer, side), ascending, when the file carries them: [d] or empty. For `oscar inspect`.
+  std::span<const float> eigenvalues(int layer, KvSide side) const;
+  void set_eigenvalues(int layer, KvSide side, std::vector<float> values);
+
+ private:
+  CodecProfile() = default;
+  std::string method_;
+  KvShape shape_;
+  std::shared_ptr<const std::vector<KvTransform>> transforms_;
+  std::vector<Row> rows_;
+  std::vector<std::vector<float>> eigenvalues_;
+  Provenance provenance_;
+  Digest digest_{};
+};
+
+// The profile of a method that needs no calibration ("bf16", "int2:naive", "int2:clip", "int2:hadamard", "int2:quarot").
+// kFailedPrecondition for a calibrated method (it needs a file), kInvalidArgument for an unknown name, kUnsupported when the
+// head dimension does not suit the method (Hadamard needs a power of two).
+Result<CodecProfile> DataFreeProfile(std::string_view method, const KvShape& shape);
+
+}  // namespace oscar

@@ -1,0 +1,109 @@
+// Level 2 of liboscar: KvCache, a paged cache of many sequences in three segments: sink (BF16), body (encoded), recent (BF16).
+// It owns the pools, decides tiers (method.md 5), demotes whole pages and attends. One thread calls it at a time.
+//
+// A step over some sequences:
+//   1. Reserve(seq, n) for each sequence: all pages the step needs, or kResourceExhausted and nothing changed.
+//   2. for each layer: Append(seq, layer, k, v) for each sequence, then Attend(layer, queries): pages that a query of the
+//      step sees encoded are demoted by Append as soon as they are complete.
+//   3. Commit(seq, n) for each sequence: length grows by n, BF16 pages that left the window are released.
+// A step that fails in between is undone by Abandon(seq): the length and the state are those before Reserve.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "oscar/codec.h"
+#include "oscar/codec_profile.h"
+#include "oscar/executor.h"
+#include "oscar/result.h"
+#include "oscar/types.h"
+
+namespace oscar {
+
+struct KvCacheConfig {
+  KvShape shape;
+  int sink = 64;             // multiple of 64; method.md 5.1
+  int recent = 256;          // multiple of 64
+  int64_t max_tokens = 4096; // tokens of all sequences together that must fit
+  int max_sequences = 1;     // concurrent sequences: each owns its BF16 window and sink
+  int max_step_tokens = 512; // largest n of one Reserve: bounds the BF16 pages in flight
+  std::vector<float> rope_angles;  // radians per position and pair, for rotating means; empty when no mean turns
+};
+
+// Exact bytes (method.md 4). All pools are allocated at creation; "used" counts pages that are held.
+struct KvCacheStats {
+  std::size_t bf16_page_bytes = 0;      // all layers and heads
+  std::size_t encoded_page_bytes = 0;
+  int bf16_pages_total = 0, bf16_pages_used = 0;
+  int encoded_pages_total = 0, encoded_pages_used = 0;
+  std::size_t workspace_bytes = 0;
+  std::size_t allocated_bytes() const {
+    return bf16_page_bytes * bf16_pages_total + encoded_page_bytes * encoded_pages_total + workspace_bytes;
+  }
+  std::size_t used_bytes() const {
+    return bf16_page_bytes * bf16_pages_used + encoded_page_bytes * encoded_pages_used;
+  }
+};
+
+// Tokens of one sequence by segment, for reports.
+struct SegmentTokens {
+  int sink = 0, body = 0, recent = 0;  // BF16, encoded, BF16
+};
+
+using SequenceId = int32_t;
+
+class KvCache {
+ public:
+  // kInvalidArgument for windows that are not multiples of 64 or a shape that is not the profile's; kUnsupported for a head
+  // dimension without kernels; kResourceExhausted when the pools cannot be allocated. The executor must outlive the cache.
+  static Result<std::unique_ptr<KvCache>> Create(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config,
+                                                 Executor& executor);
+  virtual ~KvCache() = default;
+
+  // An empty sequence. kResourceExhausted when max_sequences are alive.
+  virtual Result<SequenceId> NewSequence() = 0;
+  // A second sequence with the same tokens; pages are shared, a partial last page is copied. Needs no step in flight.
+  virtual Result<SequenceId> Fork(SequenceId sequence) = 0;
+  // Shortens to the largest length m <= length from which the sequence can be continued exactly (method.md 5.4), and
+  // returns m: `length` itself while the BF16 window of `length` is held, otherwise `sink` or less. The caller recomputes
+  // tokens m .. length - 1.
+  virtual Result<int> Truncate(SequenceId sequence, int length) = 0;
+  virtual Status Release(SequenceId sequence) = 0;
+
+  virtual int length(SequenceId sequence) const = 0;
+  virtual SegmentTokens segments(SequenceId sequence) const = 0;
+
+  virtual Status Reserve(SequenceId sequence, int num_tokens) = 0;
+  // keys, values: [n, num_kv_heads, d] f32 with n of the Reserve. kNonFinite names layer, head, position and side.
+  virtual Status Append(SequenceId sequence, int layer, RowsView<const float> keys, RowsView<const float> values) = 0;
+  // Queries of all `sequences`, one after the other, n_i each as reserved: [sum n_i, num_query_heads, d] f32.
+  virtual Status Attend(std::span<const SequenceId> sequences, int layer, float scale, RowsView<const float> queries,
+                        RowsView<float> out) = 0;
+  virtual Status Commit(SequenceId sequence, int num_tokens) = 0;
+  virtual void Abandon(SequenceId sequence) = 0;
+
+  virtual KvCacheStats stats() const = 0;
+  virtual const KvMethod& method() const = 0;
+  virtual const CodecProfile& profile() const = 0;
+  virtual const KvCacheConfig& config() const = 0;
+  // Copies the encoded bytes of one page of one layer (all KV heads), for tests and tools. kNotFound when the page of that
+  // sequence is not encoded.
+  virtual Status ReadEncodedPage(SequenceId sequence, int layer, int page_index, std::span<std::byte> out) const = 0;
+};
+
+// Bits per element held by a sequence of `num_tokens` tokens, K and V together: codes, scales, offsets and BF16 windows
+// (method.md 4, BPE(T)), and the parts that make it up.
+struct BitsLedger {
+  double payload = 0;       // code bits of an encoded element
+  double steady = 0;        // + scale and offset as stored
+  double at_length = 0;     // + BF16 windows, exact tokens of each segment
+  double allocated = 0;     // + unfilled page slots
+  SegmentTokens tokens;
+};
+BitsLedger LedgerAt(const KvMethod& method, int head_dim, int num_tokens, int sink, int recent);
+
+}  // namespace oscar

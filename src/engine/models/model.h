@@ -1,0 +1,73 @@
+// Model: one architecture with its weights, run over a KvCache. An architecture is one .cc and one line in registry.cc.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "oscar/executor.h"
+#include "oscar/kv_cache.h"
+#include "oscar/result.h"
+#include "oscar/types.h"
+#include "src/io/gguf.h"
+
+namespace oscar::engine {
+
+// Shape and constants of a model, from its metadata.
+struct ModelConfig {
+  std::string architecture;    // "llama", "qwen2", "qwen3"
+  std::string name;            // general.name
+  KvShape kv;                  // layers, heads, head_dim
+  int hidden_size = 0;
+  int ffn_size = 0;
+  int vocab_size = 0;
+  int max_context = 0;         // tokens the model was trained for (after RoPE scaling)
+  float norm_epsilon = 0;
+  float rope_base = 10000;
+  bool rope_neox = false;      // rotate halves (true) or adjacent pairs (false)
+  int rope_dims = 0;           // rotary dimensions; <= head_dim
+  float attention_scale = 0;   // 1/sqrt(head_dim) unless the file says otherwise
+};
+
+// Some tokens of one sequence; their positions are first_position, first_position + 1, ... = the cache's length.
+struct StepSequence {
+  SequenceId sequence = 0;
+  std::span<const int32_t> tokens;
+  bool all_logits = false;     // logits of every token instead of the last one only
+};
+
+// Sees Q, K and V as attention sees them: after QK norm and RoPE. For calibration.
+class AttentionObserver {
+ public:
+  virtual ~AttentionObserver() = default;
+  virtual Status Observe(int layer, RowsView<const float> queries, RowsView<const float> keys,
+                         RowsView<const float> values) = 0;
+};
+
+class Model {
+ public:
+  // Reads config, tokenizer-independent. `path` is mapped and stays so. Errors name the file and the tensor or key.
+  // num_threads >= 1: size of the one set of compute threads.
+  static Result<std::unique_ptr<Model>> Load(const std::filesystem::path& path, int num_threads);
+  virtual ~Model() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  virtual const io::GgufMetadata& metadata() const = 0;
+  // ggml's threads: the Executor to give to KvCache::Create, so that both share one set of cores.
+  virtual Executor& executor() = 0;
+  // Angle per rotary pair in radians per position, scaling applied: [rope_dims / 2]. For rotating means.
+  virtual std::vector<float> rope_angles() const = 0;
+  virtual uint64_t weight_bytes() const = 0;
+
+  // Runs the batch: reserves, appends and commits in `cache`. On an error nothing was committed for any sequence. `logits`
+  // gets one row [vocab_size] per wanted token, in batch order. Largest batch: kMaxStepTokens tokens.
+  virtual Status Forward(std::span<const StepSequence> batch, KvCache& cache, std::vector<float>* logits,
+                         AttentionObserver* observer = nullptr) = 0;
+};
+
+inline constexpr int kMaxStepTokens = 512;
+
+}  // namespace oscar::engine
