@@ -78,7 +78,8 @@ class CodecProfile {
   const Provenance& provenance() const { return provenance_; }
   // SHA-256 over all that changes encoded bytes (method, shape, matrices, rows): part of every prefix key and KV file.
   const Digest& digest() const { return digest_; }
-  // Eigenvalues of the fit per (layer, side), ascending, when the file carries them: [d] or empty. For `oscar inspect`.
+  // Eigenvalues of the fit per (layer, side), when the file carries them. Scope layer: [d], ascending; scope head:
+  // [num_kv_heads * d], ascending within each head; else empty. For `oscar inspect`; not part of the digest.
   std::span<const float> eigenvalues(int layer, KvSide side) const;
   void set_eigenvalues(int layer, KvSide side, std::vector<float> values);
 
@@ -92,6 +93,12 @@ class CodecProfile {
   Provenance provenance_;
   Digest digest_{};
 };
+
+// Whether a profile may be used with a model. kFailedPrecondition with both sides named when the shape or the identity
+// differs. `warning` (may be null) gets one sentence when the profile fits but was made from another file of the same model
+// (another quantisation), or when identities are missing; it is empty otherwise. Hashes are lower-case hexadecimal.
+Status CheckProfileFits(const CodecProfile& profile, const KvShape& model_shape, const std::string& model_sha256,
+                        const std::string& model_identity, std::string* warning);
 
 // The profile of a method that needs no calibration ("bf16", "int2:naive", "int2:clip", "int2:hadamard", "int2:quarot").
 // kFailedPrecondition for a calibrated method (it needs a file), kInvalidArgument for an unknown name, kUnsupported when the
