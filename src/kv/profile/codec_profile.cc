@@ -1,5 +1,5 @@
-// CodecProfile: checks of its parts at construction, row access, digest, and the check against a model. The file format is
-// in profile_file.cc; the data-free profiles are made by src/kv/codec/affine/methods.cc.
+// CodecProfile: checks of its parts at construction, row access, digest, and the check against a model. The file format
+// is in profile_file.cc; the data-free profiles are made by src/kv/codec/affine/methods.cc.
 
 #include "oscar/codec_profile.h"
 
@@ -34,7 +34,8 @@ std::string ShapeText(const KvShape& shape) {
 std::string RowFault(const CodecProfile::Row& row, KvSide side, int head_dim, std::span<const KvTransform> transforms) {
   const size_t d = static_cast<size_t>(head_dim);
   if (row.transform < 0 || static_cast<size_t>(row.transform) >= transforms.size()) {
-    return "transform " + std::to_string(row.transform) + " of " + std::to_string(transforms.size()) + " does not exist";
+    return "transform " + std::to_string(row.transform) + " of " + std::to_string(transforms.size()) +
+           " does not exist";
   }
   if (!row.mean.empty() && row.mean.size() != d) return "the mean has " + std::to_string(row.mean.size()) + " values";
   if (!AllFinite(row.mean)) return "the mean holds a value that is not finite";
@@ -44,7 +45,8 @@ std::string RowFault(const CodecProfile::Row& row, KvSide side, int head_dim, st
   }
   if (row.encoder > EncoderKind::kErrorFeedback) return "unknown encoder";
   if (row.metric.size() != (row.encoder == EncoderKind::kErrorFeedback ? d : 0)) {
-    return "the metric has " + std::to_string(row.metric.size()) + " values, where an error-feedback row has head_dim and any other 0";
+    return "the metric has " + std::to_string(row.metric.size()) +
+           " values, where an error-feedback row has head_dim and any other 0";
   }
   if (!std::all_of(row.metric.begin(), row.metric.end(), [](float w) { return std::isfinite(w) && w > 0; })) {
     return "the metric holds a value that is not a positive number";
@@ -117,12 +119,15 @@ Status CheckProfileShape(const KvShape& shape) {
 
 Result<CodecProfile> CodecProfile::Create(std::string method, const KvShape& shape, std::vector<KvTransform> transforms,
                                           std::vector<Row> rows, Provenance provenance) {
-  const auto invalid = [](std::string why) { return Status(StatusCode::kInvalidArgument, "codec profile: " + std::move(why)); };
+  const auto invalid = [](std::string why) {
+    return Status(StatusCode::kInvalidArgument, "codec profile: " + std::move(why));
+  };
   if (method.empty()) return invalid("the method has no name");
   if (Status status = CheckProfileShape(shape); !status.ok()) return status.WithContext("codec profile");
   const size_t num_rows = static_cast<size_t>(shape.num_layers) * static_cast<size_t>(shape.num_kv_heads) * 2;
   if (rows.size() != num_rows) {
-    return invalid(std::to_string(rows.size()) + " rows, where " + ShapeText(shape) + " need " + std::to_string(num_rows));
+    return invalid(std::to_string(rows.size()) + " rows, where " + ShapeText(shape) + " need " +
+                   std::to_string(num_rows));
   }
   for (size_t i = 0; i < transforms.size(); ++i) {
     if (transforms[i].head_dim() != shape.head_dim) {
@@ -149,8 +154,9 @@ Result<CodecProfile> CodecProfile::Create(std::string method, const KvShape& sha
 
 RowProfile CodecProfile::row(int layer, int kv_head, KvSide side) const {
   OSCAR_CHECK(layer >= 0 && layer < shape_.num_layers && kv_head >= 0 && kv_head < shape_.num_kv_heads);
-  const size_t index = (static_cast<size_t>(layer) * static_cast<size_t>(shape_.num_kv_heads) + static_cast<size_t>(kv_head)) * 2 +
-                       (side == KvSide::kValue ? 1 : 0);
+  const size_t index =
+      (static_cast<size_t>(layer) * static_cast<size_t>(shape_.num_kv_heads) + static_cast<size_t>(kv_head)) * 2 +
+      (side == KvSide::kValue ? 1 : 0);
   const Row& stored = rows_[index];
   RowProfile row;
   row.transform = &(*transforms_)[static_cast<size_t>(stored.transform)];
@@ -181,18 +187,20 @@ Status CheckProfileFits(const CodecProfile& profile, const KvShape& model_shape,
   const Provenance& origin = profile.provenance();
   const std::string made_for = origin.model_name.empty() ? "another model" : "\"" + origin.model_name + "\"";
   if (profile.shape() != model_shape) {
-    return {StatusCode::kFailedPrecondition, "the " + profile.method() + " profile was made for " + made_for + " with " +
-                                                 ShapeText(profile.shape()) + ", but this model has " + ShapeText(model_shape)};
+    return {StatusCode::kFailedPrecondition, "the " + profile.method() + " profile was made for " + made_for +
+                                                 " with " + ShapeText(profile.shape()) + ", but this model has " +
+                                                 ShapeText(model_shape)};
   }
   if (!origin.model_sha256.empty() && origin.model_sha256 == model_sha256) return {};
   if (!origin.model_identity.empty() && !model_identity.empty() && origin.model_identity != model_identity) {
     return {StatusCode::kFailedPrecondition,
-            "the " + profile.method() + " profile was made for " + made_for + ", whose identity (" + origin.model_identity +
-                ") is not that of this model (" + model_identity + "); calibrate this model"};
+            "the " + profile.method() + " profile was made for " + made_for + ", whose identity (" +
+                origin.model_identity + ") is not that of this model (" + model_identity + "); calibrate this model"};
   }
   if (warning == nullptr || !IsCalibrated(profile)) return {};
   if (origin.model_identity.empty() || model_identity.empty()) {
-    *warning = "the " + profile.method() + " profile cannot be matched to this model beyond its shape, since one of them has no identity";
+    *warning = "the " + profile.method() +
+               " profile cannot be matched to this model beyond its shape, since one of them has no identity";
   } else {
     *warning = "the " + profile.method() + " profile was made from another file of this model (SHA-256 " +
                origin.model_sha256.substr(0, 16) + "..., this file " + model_sha256.substr(0, 16) +

@@ -1,5 +1,5 @@
-// Limits on the shapes that a profile may have. They bound what a hostile file can make us allocate and keep every product
-// of counts inside 64 bits.
+// Limits on the shapes that a profile may have. They bound what a hostile file can make us allocate and keep every
+// product of counts inside 64 bits.
 #pragma once
 
 #include "oscar/result.h"
