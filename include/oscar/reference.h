@@ -19,11 +19,19 @@ struct AffineRow {
   uint16_t offset_f16 = 0;
 };
 
-// y = bf16((x - mu) A) with mu and A of the row profile: what the encoder sees (method.md 3.1 "rotate"). Double
-// accumulation, one rounding to bf16. mean: mu for this page [d], or empty.
-std::vector<float> TransformRow(std::span<const float> x, const KvTransform& transform, std::span<const float> mean);
+// What a transformed row is rounded to before it is encoded: bf16 for every encoder but EncoderKind::kIntegerZeroPoint, since
+// QuaRot works in f32 (method.md 3.1 "rotate", baselines.md 5.3).
+enum class RowRounding : uint8_t { kBf16, kF32 };
+RowRounding RoundingOf(EncoderKind encoder);
 
-// Encodes y [d] (already transformed). bits: 1, 2 or 4. kNonFinite for NaN, infinity, or fp16 overflow of scale or offset.
+// y = round((x - mu) A) with mu and A of the row profile: what the encoder sees. Double accumulation, one rounding.
+// mean: mu for this page [d], or empty.
+std::vector<float> TransformRow(std::span<const float> x, const KvTransform& transform, std::span<const float> mean,
+                                RowRounding rounding = RowRounding::kBf16);
+
+// Encodes y [d] (already transformed) with the clip, range factor and encoder of the profile. bits: 1, 2 or 4. kNonFinite for
+// NaN, infinity, or fp16 overflow of scale or offset; kInvalidArgument for other bits or a clip ratio above 1 or NaN;
+// kUnsupported for an encoder that does not exist yet.
 Result<AffineRow> EncodeRow(std::span<const float> y, int bits, const RowProfile& profile);
 
 // Decodes to code space [d].

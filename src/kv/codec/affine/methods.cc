@@ -1,0 +1,81 @@
+#include "src/kv/codec/affine/methods.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "oscar/codec.h"
+#include "src/base/status_macros.h"
+
+namespace oscar {
+namespace affine {
+namespace {
+
+// Clip ratios of method.md 3.2: 0.96 for K, 0.92 for V. Those of a calibrated method come with its profile.
+constexpr MethodPreset kMethods[] = {
+    {.name = "naive"},
+    {.name = "clip", .clip_k = 0.96f, .clip_v = 0.92f},
+    {.name = "hadamard", .transform = TransformKind::kHadamard},
+    {.name = "quarot", .transform = TransformKind::kHadamard, .encoder = EncoderKind::kIntegerZeroPoint},
+    {.name = "oscar", .transform = TransformKind::kOrthogonal, .clip_k = 0.96f, .clip_v = 0.92f, .calibrated = true},
+};
+
+}  // namespace
+
+const MethodPreset* FindMethod(std::string_view name) {
+  for (const MethodPreset& method : kMethods) {
+    if (method.name == name) return &method;
+  }
+  return nullptr;
+}
+
+Status CheckRowProfile(const RowProfile& row) {
+  if (row.encoder != EncoderKind::kMinMax && row.encoder != EncoderKind::kIntegerZeroPoint) {
+    return {StatusCode::kUnsupported, "encoder kind " + std::to_string(static_cast<int>(row.encoder)) +
+                                          " is not implemented; min-max and integer zero point are"};
+  }
+  if (row.mean_kind == MeanKind::kRotating) {
+    return {StatusCode::kUnsupported, "a mean that turns with the position is not implemented"};
+  }
+  if (row.range_factor != 1.0f && row.encoder != EncoderKind::kIntegerZeroPoint) {
+    return {StatusCode::kInvalidArgument, "a range factor needs the integer zero point encoder"};
+  }
+  return {};
+}
+
+}  // namespace affine
+
+Result<CodecProfile> DataFreeProfile(std::string_view method, const KvShape& shape) {
+  OSCAR_ASSIGN_OR_RETURN(const KvMethod parsed, ParseKvMethod(method));
+  if (shape.num_layers < 1 || shape.num_kv_heads < 1 || shape.head_dim < 1) {
+    return {StatusCode::kInvalidArgument, "a KV profile needs at least one layer, one KV head and one channel"};
+  }
+  affine::MethodPreset preset;  // bf16: identity, nothing clipped, never encoded
+  if (!parsed.is_bf16()) {
+    preset = *affine::FindMethod(parsed.method);
+    if (preset.calibrated) {
+      return {StatusCode::kFailedPrecondition, parsed.name() + " is a calibrated method and needs a profile file"};
+    }
+  }
+  std::vector<KvTransform> transforms;
+  if (preset.transform == TransformKind::kHadamard) {
+    auto hadamard = KvTransform::Hadamard(shape.head_dim);
+    if (!hadamard.ok()) return hadamard.status().WithContext(parsed.name());
+    transforms.push_back(std::move(hadamard).value());
+  } else {
+    transforms.push_back(KvTransform::Identity(shape.head_dim));
+  }
+  std::vector<CodecProfile::Row> rows;
+  rows.reserve(static_cast<size_t>(shape.num_layers) * shape.num_kv_heads * 2);
+  for (int i = 0; i < shape.num_layers * shape.num_kv_heads; ++i) {
+    for (float clip_ratio : {preset.clip_k, preset.clip_v}) {
+      CodecProfile::Row row;
+      row.clip_ratio = clip_ratio;
+      row.encoder = preset.encoder;
+      rows.push_back(std::move(row));
+    }
+  }
+  return CodecProfile::Create(parsed.name(), shape, std::move(transforms), std::move(rows), Provenance{});
+}
+
+}  // namespace oscar
