@@ -80,6 +80,7 @@ class CodecProfile {
   const Digest& digest() const { return digest_; }
   // Eigenvalues of the fit per (layer, side), when the file carries them. Scope layer: [d], ascending; scope head:
   // [num_kv_heads * d], ascending within each head; else empty. For `oscar inspect`; not part of the digest.
+  // Precondition of the setter: such a size, finite, not negative, ascending.
   std::span<const float> eigenvalues(int layer, KvSide side) const;
   void set_eigenvalues(int layer, KvSide side, std::vector<float> values);
 

@@ -220,21 +220,16 @@ Status SafetensorsWriter::Add(std::string name, SafetensorsDtype dtype, std::vec
   return {};
 }
 
-std::vector<const SafetensorsTensor*> SafetensorsWriter::StoredOrder() const {
-  std::vector<const SafetensorsTensor*> order;
-  for (const auto& [name, tensor] : tensors_) order.push_back(&tensor);
-  std::stable_sort(order.begin(), order.end(), [](const SafetensorsTensor* a, const SafetensorsTensor* b) {
-    return SafetensorsElementBytes(a->dtype) > SafetensorsElementBytes(b->dtype);
-  });
-  return order;
-}
-
 std::vector<std::byte> SafetensorsWriter::Finish() const {
   json header = json::object();
   if (!metadata_.empty()) {
     for (const auto& [key, value] : metadata_) header[std::string(kMetadataKey)][key] = value;
   }
-  const std::vector<const SafetensorsTensor*> order = StoredOrder();
+  std::vector<const SafetensorsTensor*> order;
+  for (const auto& [name, tensor] : tensors_) order.push_back(&tensor);
+  std::stable_sort(order.begin(), order.end(), [](const SafetensorsTensor* a, const SafetensorsTensor* b) {
+    return SafetensorsElementBytes(a->dtype) > SafetensorsElementBytes(b->dtype);
+  });
   uint64_t offset = 0;
   for (const SafetensorsTensor* tensor : order) {
     header[tensor->name] = {{"dtype", SafetensorsDtypeName(tensor->dtype)},

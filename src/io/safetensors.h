@@ -74,9 +74,6 @@ class SafetensorsWriter {
   // `bytes` must live until Finish. kInvalidArgument for a name that is empty, reserved, taken or not UTF-8, and when
   // shape and bytes disagree.
   Status Add(std::string name, SafetensorsDtype dtype, std::vector<int64_t> shape, std::span<const std::byte> bytes);
-  const std::map<std::string, std::string, std::less<>>& metadata() const { return metadata_; }
-  // Tensors in the order in which their data will be stored.
-  std::vector<const SafetensorsTensor*> StoredOrder() const;
   std::vector<std::byte> Finish() const;
 
  private:

@@ -10,6 +10,7 @@
 
 #include "src/base/check.h"
 #include "src/base/digest.h"
+#include "src/kv/profile/profile_fields.h"
 #include "src/kv/profile/profile_limits.h"
 
 namespace oscar {
@@ -17,12 +18,6 @@ namespace {
 
 bool AllFinite(std::span<const float> values) {
   return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
-}
-
-std::string RowName(const KvShape& shape, size_t row) {
-  const size_t heads = static_cast<size_t>(shape.num_kv_heads);
-  return "layer " + std::to_string(row / 2 / heads) + ", KV head " + std::to_string(row / 2 % heads) +
-         (row % 2 == 0 ? ", keys" : ", values");
 }
 
 std::string ShapeText(const KvShape& shape) {
@@ -107,6 +102,14 @@ bool IsCalibrated(const CodecProfile& profile) {
 
 }  // namespace
 
+bool AreEigenvalues(std::span<const float> values, int head_dim) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const bool first_of_head = i % static_cast<size_t>(head_dim) == 0;
+    if (!std::isfinite(values[i]) || values[i] < (first_of_head ? 0.0f : values[i - 1])) return false;
+  }
+  return true;
+}
+
 Status CheckProfileShape(const KvShape& shape) {
   const auto within = [](int value, int limit) { return value >= 1 && value <= limit; };
   if (!within(shape.num_layers, kMaxProfileLayers) || !within(shape.num_query_heads, kMaxProfileHeads) ||
@@ -138,7 +141,7 @@ Result<CodecProfile> CodecProfile::Create(std::string method, const KvShape& sha
   for (size_t i = 0; i < rows.size(); ++i) {
     const KvSide side = i % 2 == 0 ? KvSide::kKey : KvSide::kValue;
     if (const std::string fault = RowFault(rows[i], side, shape.head_dim, transforms); !fault.empty()) {
-      return invalid(RowName(shape, i) + ": " + fault);
+      return invalid(profile::RowName(shape, i) + ": " + fault);
     }
   }
   CodecProfile profile;
@@ -178,6 +181,7 @@ void CodecProfile::set_eigenvalues(int layer, KvSide side, std::vector<float> va
   const size_t d = static_cast<size_t>(shape_.head_dim);
   OSCAR_CHECK(layer >= 0 && layer < shape_.num_layers);
   OSCAR_CHECK(values.empty() || values.size() == d || values.size() == d * static_cast<size_t>(shape_.num_kv_heads));
+  OSCAR_CHECK(AreEigenvalues(values, shape_.head_dim));
   eigenvalues_[static_cast<size_t>(layer) * 2 + (side == KvSide::kValue ? 1 : 0)] = std::move(values);
 }
 
