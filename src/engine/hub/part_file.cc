@@ -7,7 +7,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -16,11 +15,11 @@
 
 #include "src/base/status_macros.h"
 #include "src/engine/hub/http_fields.h"
+#include "src/io/json_file.h"
 
 namespace oscar::engine {
 namespace {
 
-constexpr size_t kMaxRecordBytes = 64 << 10;
 constexpr size_t kReadBytes = 1 << 20;
 
 Status IoError(const std::filesystem::path& path) {
@@ -96,12 +95,9 @@ Result<PartFile> PartFile::Open(const std::filesystem::path& target) {
 }
 
 void PartFile::ReadRecord() {
-  std::ifstream file(record_path_, std::ios::binary);
-  std::string text(kMaxRecordBytes, '\0');
-  file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(file.gcount()));
-  const nlohmann::json json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return;
+  const Result<nlohmann::json> read = io::ReadJsonFile(record_path_);
+  if (!read.ok() || !read->is_object()) return;
+  const nlohmann::json& json = *read;
   const auto field = [&](const char* name) {
     const auto found = json.find(name);
     return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
@@ -141,17 +137,7 @@ Status PartFile::Restart() {
 Status PartFile::WriteRecord(const PartRecord& record) {
   nlohmann::json json = {{"url", record.url}, {"etag", record.etag}, {"sha256", record.sha256}};
   if (record.total_bytes) json["total_bytes"] = *record.total_bytes;
-  std::filesystem::path temporary = record_path_;
-  temporary += ".new";
-  errno = 0;
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << json.dump(2, ' ', /*ensure_ascii=*/true, nlohmann::json::error_handler_t::replace) << "\n";
-  file.close();
-  if (!file || rename(temporary.c_str(), record_path_.c_str()) != 0) {
-    const Status status = IoError(record_path_);
-    unlink(temporary.c_str());
-    return status;
-  }
+  OSCAR_TRY(io::WriteJsonFile(record_path_, json));
   record_ = record;
   return Status();
 }

@@ -1,17 +1,12 @@
 #include "src/engine/report/json_report.h"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 #include <cmath>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <system_error>
+#include <span>
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/io/atomic_file.h"
 
 namespace oscar::engine {
 namespace {
@@ -62,18 +57,8 @@ std::string JsonReport::ToText() const {
 }
 
 Status JsonReport::Write(const std::filesystem::path& path) const {
-  std::filesystem::path temporary = path;
-  temporary += fmt::format(".{}.new", getpid());
-  errno = 0;
-  std::ofstream file(temporary, std::ios::binary | std::ios::trunc);
-  file << ToText();
-  file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    std::remove(temporary.c_str());
-    return Status(StatusCode::kIoError, path.string() + ": the report cannot be written: " + std::strerror(error));
-  }
-  return Status();
+  const std::string text = ToText();
+  return io::WriteFileAtomically(path, std::as_bytes(std::span(text)));
 }
 
 }  // namespace oscar::engine

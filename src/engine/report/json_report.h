@@ -27,7 +27,7 @@ class JsonReport {
 
   // Indented by two spaces, newline at the end. Bytes that are not UTF-8 become U+FFFD.
   std::string ToText() const;
-  // Writes ToText() beside `path` and renames it there, so that a reader never sees half a file. kIoError.
+  // Writes ToText() atomically (io/atomic_file.h). kIoError or kNotFound, naming the path.
   Status Write(const std::filesystem::path& path) const;
 
  private:

@@ -60,7 +60,7 @@ TEST(JsonReport, WritingReplacesTheFileAtOnce) {
 
 TEST(JsonReport, AnImpossiblePathIsNamed) {
   const Status status = JsonReport("x").Write("/nonexistent/r.json");
-  EXPECT_EQ(status.code(), StatusCode::kIoError);
+  EXPECT_FALSE(status.ok());
   EXPECT_NE(status.message().find("/nonexistent/r.json"), std::string::npos);
 }
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "src/base/check.h"
-#include "src/engine/report/number_text.h"
+#include "src/engine/report/quantity.h"
 
 namespace oscar::engine {
 namespace {
@@ -51,12 +51,12 @@ Progress::~Progress() {
 }
 
 std::string Progress::AmountText(uint64_t amount) const {
-  return options_.unit.empty() ? BytesText(amount) : CountText(static_cast<int64_t>(amount));
+  return options_.unit.empty() ? FormatBytes(static_cast<double>(amount)) : FormatCount(static_cast<int64_t>(amount));
 }
 
 std::string Progress::RateText(double per_second) const {
-  if (options_.unit.empty()) return BytesPerSecondText(per_second);
-  return DecimalText(per_second, per_second < 99.95 ? 1 : 0, options_.unit + "/s");
+  if (options_.unit.empty()) return FormatBytesPerSecond(per_second);
+  return FormatDecimal(per_second, per_second < 99.95 ? 1 : 0, options_.unit + "/s");
 }
 
 double Progress::RatePerSecond(double now) const {
@@ -77,7 +77,7 @@ std::string Progress::StateText(double now) const {
   text += fmt::format("{:3}%, {} of {}{}", Percent(done_, total_), AmountText(done_), AmountText(total_), unit);
   if (rate > 0) {
     const uint64_t remaining = total_ - std::min(done_, total_);
-    text += fmt::format(", {}, ETA {}", RateText(rate), DurationText(static_cast<double>(remaining) / rate));
+    text += fmt::format(", {}, ETA {}", RateText(rate), FormatDuration(static_cast<double>(remaining) / rate));
   }
   return text;
 }
@@ -131,7 +131,7 @@ void Progress::Finish() {
   if (options_.style == ProgressStyle::kSilent || !is_started_) return;
   const double seconds = options_.now_seconds() - start_seconds_;
   const std::string unit = options_.unit.empty() ? "" : " " + options_.unit;
-  std::string text = fmt::format("{}: {}{} in {}", options_.label, AmountText(done_), unit, DurationText(seconds));
+  std::string text = fmt::format("{}: {}{} in {}", options_.label, AmountText(done_), unit, FormatDuration(seconds));
   if (seconds > 0) text += ", " + RateText(static_cast<double>(done_ - first_done_) / seconds);
   if (options_.style == ProgressStyle::kTerminal) {
     DrawTerminal(std::move(text), /*last=*/true);

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "src/base/check.h"
-#include "src/engine/report/number_text.h"
+#include "src/engine/report/quantity.h"
 
 namespace oscar::engine {
 namespace {
@@ -32,8 +32,8 @@ size_t Width(std::string_view text) {
 
 std::string DoubleText(double value, const Column& column) {
   switch (column.format) {
-    case NumberFormat::kDecimal: return DecimalText(value, column.digits);
-    case NumberFormat::kSignificant: return SignificantText(value, column.digits);
+    case NumberFormat::kDecimal: return FormatDecimal(value, column.digits);
+    case NumberFormat::kSignificant: return FormatSignificant(value, column.digits);
     case NumberFormat::kPlain:
     case NumberFormat::kCount:
     case NumberFormat::kBytes: break;
@@ -45,15 +45,27 @@ template <class Integer>
 std::string IntegerText(Integer value, const Column& column) {
   switch (column.format) {
     case NumberFormat::kPlain: break;
-    case NumberFormat::kCount: return CountText(static_cast<int64_t>(value));
-    case NumberFormat::kBytes: return BytesText(static_cast<uint64_t>(value));
+    case NumberFormat::kCount: return FormatCount(static_cast<int64_t>(value));
+    case NumberFormat::kBytes: return FormatBytes(static_cast<double>(value));
     case NumberFormat::kDecimal:
     case NumberFormat::kSignificant: return DoubleText(static_cast<double>(value), column);
   }
   return fmt::format("{}", value);
 }
 
-bool IsText(const Cell& cell) { return std::holds_alternative<std::string>(cell); }
+// A text that does not read as a number with a unit, and so stands on the left.
+bool IsWord(const Cell& cell) {
+  const auto* text = std::get_if<std::string>(&cell);
+  if (text == nullptr || *text == "-") return false;
+  const size_t first = text->starts_with('-') || text->starts_with('+') ? 1 : 0;
+  return first >= text->size() || (*text)[first] < '0' || (*text)[first] > '9';
+}
+
+std::vector<Column> ColumnsOf(const std::vector<std::string>& headings) {
+  std::vector<Column> columns;
+  for (const std::string& heading : headings) columns.push_back({heading, heading, ""});
+  return columns;
+}
 
 // One printed column: its texts from heading to last row, and the side they stand on.
 struct TextColumn {
@@ -89,6 +101,8 @@ Table::Table(std::string title, std::vector<Column> columns) : title_(std::move(
   for (const Column& column : columns_) OSCAR_CHECK_MSG(!column.key.empty() && keys.insert(column.key).second, column.key);
 }
 
+Table::Table(const std::vector<std::string>& headings) : Table("", ColumnsOf(headings)) {}
+
 void Table::AddRow(std::vector<Cell> cells) {
   OSCAR_CHECK(cells.size() == columns_.size());
   rows_.push_back(std::move(cells));
@@ -102,7 +116,7 @@ std::string Table::ToText() const {
     TextColumn column;
     column.texts.push_back(PlainText(columns_[i].heading));
     if (has_units) column.texts.push_back(PlainText(columns_[i].unit));
-    column.is_left = std::any_of(rows_.begin(), rows_.end(), [i](const auto& row) { return IsText(row[i]); });
+    column.is_left = std::any_of(rows_.begin(), rows_.end(), [i](const auto& row) { return IsWord(row[i]); });
     for (const auto& row : rows_) column.texts.push_back(CellText(row[i], columns_[i]));
     for (const std::string& text : column.texts) column.width = std::max(column.width, Width(text));
     printed.push_back(std::move(column));

@@ -32,6 +32,8 @@ class Table {
  public:
   // `title` may be empty. Precondition: at least one column, keys distinct and not empty.
   Table(std::string title, std::vector<Column> columns);
+  // A table without title or units whose cells come as they are to be read; the headings are the keys.
+  explicit Table(const std::vector<std::string>& headings);
   // Precondition: one cell per column, in their order.
   void AddRow(std::vector<Cell> cells);
 
@@ -39,8 +41,9 @@ class Table {
   const std::vector<Column>& columns() const { return columns_; }
   const std::vector<std::vector<Cell>>& rows() const { return rows_; }
 
-  // Title, headings, units (when a column has one), a rule, the rows; numbers to the right, text to the left, two spaces
-  // between, no trailing spaces, a newline at the end. Line breaks and control characters in texts become '?', so a model's
+  // Title, headings, units (when a column has one), a rule, the rows; numbers to the right, columns with other text to the
+  // left, two spaces between, no trailing spaces, a newline at the end. A text that begins with a digit or a sign and a digit
+  // ("1.21 GiB") stands like a number. Line breaks and control characters in texts become '?', so a model's
   // name cannot break the layout. Widths count characters of UTF-8, not bytes.
   std::string ToText() const;
 

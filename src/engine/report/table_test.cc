@@ -29,6 +29,17 @@ TEST(Table, WithoutUnitsTitleAndRowsOnlyTheHeadingIsLeft) {
   EXPECT_EQ(table.ToText(), "first  b\n--------\n");
 }
 
+TEST(Table, ReadyTextsThatReadAsNumbersStandRight) {
+  Table table({"method", "size", "change"});
+  table.AddRow({"int2:oscar", "1.21 GiB", "-3 %"});
+  table.AddRow({"bf16", "9 B", "-"});
+  EXPECT_EQ(table.ToText(),
+            "method          size  change\n"
+            "----------------------------\n"
+            "int2:oscar  1.21 GiB    -3 %\n"
+            "bf16             9 B       -\n");
+}
+
 TEST(Table, ForeignTextCannotBreakTheLayout) {
   Table table("", {{"name", "name", ""}, {"n", "n", ""}});
   table.AddRow({std::string("a\nb\x1b[31m"), int64_t{1}});

@@ -1,4 +1,4 @@
-#include "src/engine/report/number_text.h"
+#include "src/engine/report/quantity.h"
 
 #include <fmt/format.h>
 
@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::array<std::string_view, 7> kByteUnits = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
 
+std::string NonFiniteText(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
+
 // Three significant digits of a value in [0, 1024), at most two of them behind the point.
 std::string ThreeDigits(double value) {
   if (value < 9.995) return fmt::format("{:.2f}", value);
@@ -22,9 +24,12 @@ std::string ThreeDigits(double value) {
   return fmt::format("{:.0f}", value);
 }
 
-std::string ScaledBytes(double bytes) {
+}  // namespace
+
+std::string FormatBytes(double bytes) {
+  if (!std::isfinite(bytes) || bytes < 0) return "-";
   size_t unit = 0;
-  // 1023.5 would print as "1024 MiB": it is 1.00 GiB.
+  // Not 1024: 1023.5 MiB would print as "1024 MiB", and is 1.00 GiB.
   while (bytes >= 1023.5 && unit + 1 < kByteUnits.size()) {
     bytes /= 1024.0;
     ++unit;
@@ -32,20 +37,12 @@ std::string ScaledBytes(double bytes) {
   return fmt::format("{} {}", unit == 0 ? fmt::format("{:.0f}", bytes) : ThreeDigits(bytes), kByteUnits[unit]);
 }
 
-std::string NonFiniteText(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
-
-}  // namespace
-
-std::string BytesText(uint64_t bytes) {
-  return bytes < 1024 ? fmt::format("{} B", bytes) : ScaledBytes(static_cast<double>(bytes));
+std::string FormatBytesPerSecond(double bytes_per_second) {
+  const std::string bytes = FormatBytes(bytes_per_second);
+  return bytes == "-" ? bytes : bytes + "/s";
 }
 
-std::string BytesPerSecondText(double bytes_per_second) {
-  if (!std::isfinite(bytes_per_second) || bytes_per_second < 0) return "-";
-  return ScaledBytes(bytes_per_second) + "/s";
-}
-
-std::string DecimalText(double value, int decimals, std::string_view unit) {
+std::string FormatDecimal(double value, int decimals, std::string_view unit) {
   OSCAR_CHECK(decimals >= 0 && decimals <= 12);
   std::string text = std::isfinite(value) ? fmt::format("{:.{}f}", value, decimals) : NonFiniteText(value);
   if (text.find_first_not_of("-0.") == std::string::npos && text.front() == '-') text.erase(0, 1);
@@ -53,7 +50,7 @@ std::string DecimalText(double value, int decimals, std::string_view unit) {
   return text;
 }
 
-std::string SignificantText(double value, int digits) {
+std::string FormatSignificant(double value, int digits) {
   OSCAR_CHECK(digits >= 1 && digits <= 12);
   if (!std::isfinite(value)) return NonFiniteText(value);
   if (value == 0) return "0";
@@ -64,7 +61,7 @@ std::string SignificantText(double value, int digits) {
   return fmt::format("{:.{}f}", value, std::max(0, digits - 1 - exponent));
 }
 
-std::string CountText(int64_t count) {
+std::string FormatCount(int64_t count) {
   std::string text = fmt::format("{}", count);
   const size_t first_digit = count < 0 ? 1 : 0;
   for (size_t end = text.size(); end > first_digit + 3;) {
@@ -74,7 +71,7 @@ std::string CountText(int64_t count) {
   return text;
 }
 
-std::string DurationText(double seconds) {
+std::string FormatDuration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "-";
   if (seconds >= 99.0 * 3600.0) return ">99 h";
   const auto whole = static_cast<int64_t>(std::llround(seconds));
