@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "oscar/codec_profile.h"
@@ -18,20 +19,38 @@ enum class KMetric : uint8_t { kQuery, kPlain };
 enum class VMetric : uint8_t { kScore, kPlain };
 enum class Composition : uint8_t { kPlain, kRH, kRHPbr, kHPbr, kHadamard };
 
+// Spelling on the command line and in a profile: "query", "plain"; "score", "plain"; "plain", "r_h", "r_h_pbr", "h_pbr",
+// "hadamard". The parsers answer kInvalidArgument naming the text and listing what exists.
+std::string_view KMetricName(KMetric metric);
+std::string_view VMetricName(VMetric metric);
+std::string_view CompositionName(Composition composition);
+Result<KMetric> ParseKMetric(std::string_view text);
+Result<VMetric> ParseVMetric(std::string_view text);
+Result<Composition> ParseComposition(std::string_view text);
+
 struct OscarFitOptions {
   bool per_head = false;              // --per-head: one pair per KV head instead of one per layer
   KMetric k_metric = KMetric::kQuery;
   VMetric v_metric = VMetric::kScore;
   Composition composition = Composition::kRHPbr;
-  float clip_k = 0.96f;
+  float clip_k = 0.96f;  // order statistic (method.md 3.2); <= 0: no clip
   float clip_v = 0.92f;
+  // Tokens that the first pass will see per layer, when known: the query moments are kept as they stand after the first
+  // three quarters of them, for FitReport::k_convergence. 0: unknown.
+  int64_t expected_tokens = 0;
 };
 
-// Moments of one model over the calibration tokens. Two passes over the same rows: pass 1 sums query (and key) moments, pass
-// 2 the score-weighted value moments, whose weights need the complete query moment (method.md 2.3). v_metric kPlain needs
-// pass 1 only.
+// Whether int2:oscar can be fitted at all, to be asked before minutes of calibration. kUnsupported naming the layer when
+// head_dim is no power of two; kInvalidArgument for a clip ratio above 1 or not a number, or an impossible shape.
+Status CheckOscarFit(const KvShape& shape, const OscarFitOptions& options);
+
+// Moments of one model over the calibration tokens. Two passes over the same rows: pass 1 sums query and key moments, pass 2
+// the score-weighted value moments, whose weights need the complete query moment (method.md 2.3). v_metric kPlain needs pass
+// 1 only. Rows count as the BF16 numbers of the cache (rounded to nearest even), widened to double. How the tokens are cut
+// into calls does not matter beyond the last bits of a double.
 class MomentAccumulator {
  public:
+  // Precondition: CheckOscarFit(shape, options) is OK.
   MomentAccumulator(const KvShape& shape, const OscarFitOptions& options);
   ~MomentAccumulator();
   MomentAccumulator(MomentAccumulator&&) noexcept;
@@ -39,11 +58,17 @@ class MomentAccumulator {
 
   int num_passes() const;
   // Rows of some tokens of one layer as attention sees them: queries [n, Hq, d], keys and values [n, Hkv, d], K and Q after
-  // QK norm and RoPE, q not scaled. Thread-safe across different layers. kNonFinite names layer, head, token and side.
+  // QK norm and RoPE, q not scaled. Thread-safe across different layers. On an error nothing was added: kNonFinite names
+  // layer, head, token and side; kInvalidArgument a view that lacks heads or tokens; kFailedPrecondition a pass too many.
   Status Add(int layer, RowsView<const float> queries, RowsView<const float> keys, RowsView<const float> values);
-  // Ends a pass; the next Add belongs to the next one.
+  // Ends a pass; the next Add belongs to the next one. Precondition: fewer than num_passes() have ended.
   void EndPass();
   int64_t num_tokens() const;  // of the first pass, layer 0
+
+  // Joins the moments of tensor-parallel ranks, in rank order, each of which saw its own KV heads and their query heads of
+  // the same tokens. Averages over heads are taken by the fit, so that the result is that of one process.
+  // kInvalidArgument when there is no rank, or two differ in anything but heads.
+  static Result<MomentAccumulator> JoinHeads(std::vector<MomentAccumulator> ranks);
 
   struct Impl;
   const Impl& impl() const { return *impl_; }
@@ -55,19 +80,39 @@ class MomentAccumulator {
 // What a fit found per layer, for the report of `oscar calibrate` (method.md 2.5 to 2.7).
 struct FitReport {
   struct Layer {
-    double k_condition = 0, v_condition = 0;       // lambda_max / lambda_0
-    double k_top8_share = 0, v_top8_share = 0;     // share of the trace in the 8 largest eigenvalues
-    double orthogonality_error = 0;                // max |R^T R - I| of the float32 matrices, K and V
-    double worst_head_spread = 0;                  // max over KV heads of max/mean of diag(R^T C_K(h) R)
+    double k_condition = 0, v_condition = 0;    // lambda_max / lambda_0, infinite for lambda_0 = 0; scope head: worst head
+    double k_top8_share = 0, v_top8_share = 0;  // share of the trace in the 8 largest eigenvalues; scope head: worst head
+    double orthogonality_error = 0;             // max |R^T R - I| of the float32 matrices, K and V
+    double worst_head_spread = 0;               // max over KV heads of max/mean of diag(R^T C_Q(h) R), C_Q the query moment
     int worst_head = 0;
+    std::vector<double> head_spread;            // the same for each KV head
   };
   std::vector<Layer> layers;
-  double k_convergence = 0;  // relative Frobenius difference of the moments of the first 3/4 and of all tokens, worst layer
+  // Relative Frobenius difference of the query moments of the first 3/4 and of all tokens, worst layer. Negative: not
+  // measured, since expected_tokens was 0 or more than 7 % off.
+  double k_convergence = -1;
   std::vector<std::string> warnings;
 };
 
-// Fits int2:oscar. kFailedPrecondition: fewer than 8 d rows, or a pass missing. kUnsupported: head_dim not a power of two.
+// Fits int2:oscar (method.md 2.2 to 2.5) and checks what it made (2.7). Scope, metrics, composition and num_tokens of the
+// provenance are set from the options and moments. `report` may be null.
+// kFailedPrecondition: fewer than 8 d tokens, a pass missing, passes or layers that saw different numbers of tokens, or
+// moments made for another v_metric. kNonFinite: moments beyond float32. kInternal naming layer, head and side: a check of
+// 2.7 failed. And the errors of CheckOscarFit.
 Result<CodecProfile> FitOscar(const MomentAccumulator& moments, const OscarFitOptions& options, Provenance provenance,
                               FitReport* report);
+
+// Figures of one stored rotation R [d, d] with the eigenvalues [d] of its fit (method.md 2.7), for `oscar inspect`.
+struct RotationCheck {
+  double orthogonality_error = 0;  // max |R^T R - I|
+  double basis_error = 0;          // max |U^T U - I| with U recovered from R, for example U = R P^T H^T
+  double diagonal_spread = 0;      // max/min - 1 of diag(R^T C R), C = U diag(lambda) U^T; flat for r_h and r_h_pbr
+  double diagonal_mean_error = 0;  // |mean of that diagonal / mean lambda - 1|
+  double condition = 0;            // lambda_max / lambda_0
+  double top8_share = 0;
+};
+// kInvalidArgument when sizes are not d^2 and d, d is no power of two, or the composition is data-free (kHPbr, kHadamard).
+Result<RotationCheck> CheckRotation(std::span<const float> rotation, std::span<const float> eigenvalues,
+                                    Composition composition);
 
 }  // namespace oscar

@@ -1,0 +1,214 @@
+// Accumulation of second moments (method.md 2.1 to 2.3): rows are taken in groups, rounded to BF16, widened, and added
+// by a symmetric rank update, the fast form of sum of x^T x.
+
+#include "src/kv/calibrate/moments.h"
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/float_bits.h"
+#include "src/base/status_macros.h"
+
+namespace oscar {
+namespace {
+
+using calibrate::HeadMoments;
+using calibrate::LayerMoments;
+using calibrate::Matrix;
+using RowMatrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+constexpr int kGroupTokens = 256;  // rows of one update: large enough for a fast product, small enough for the cache
+
+Status CheckView(int layer, const char* name, const RowsView<const float>& rows, int num_tokens, int num_heads,
+                 int head_dim) {
+  if (rows.num_tokens == num_tokens && rows.num_heads == num_heads && rows.head_dim == head_dim) return {};
+  const auto text = [](int tokens, int heads, int dim) {
+    std::string shape = std::to_string(tokens);
+    return shape.append(" x ").append(std::to_string(heads)).append(" x ").append(std::to_string(dim));
+  };
+  return {StatusCode::kInvalidArgument, "calibration: layer " + std::to_string(layer) + ": " + name + " are " +
+                                            text(rows.num_tokens, rows.num_heads, rows.head_dim) +
+                                            " (tokens, heads, head_dim), not " + text(num_tokens, num_heads, head_dim) +
+                                            ": all heads must be captured"};
+}
+
+// Finite also after the rounding to BF16, which can overflow.
+Status CheckFinite(int layer, const char* name, const char* head_name, const RowsView<const float>& rows,
+                   int64_t first_token) {
+  for (int token = 0; token < rows.num_tokens; ++token) {
+    for (int head = 0; head < rows.num_heads; ++head) {
+      const float* row = rows.Row(token, head);
+      for (int i = 0; i < rows.head_dim; ++i) {
+        if ((base::Bf16FromF32(row[i]) & 0x7F80) != 0x7F80) continue;
+        return {StatusCode::kNonFinite, "calibration: layer " + std::to_string(layer) + ", " + head_name + " " +
+                                            std::to_string(head) + ", token " + std::to_string(first_token + token) +
+                                            ": " + name + " hold a value that is not finite in BF16"};
+      }
+    }
+  }
+  return {};
+}
+
+// Rows of heads [first_head, first_head + num_heads) as BF16 numbers in double: [num_tokens * num_heads, d].
+RowMatrix WidenedRows(const RowsView<const float>& rows, int first_head, int num_heads) {
+  RowMatrix wide(static_cast<Eigen::Index>(rows.num_tokens) * num_heads, rows.head_dim);
+  double* out = wide.data();
+  for (int token = 0; token < rows.num_tokens; ++token) {
+    for (int head = 0; head < num_heads; ++head) {
+      const float* row = rows.Row(token, first_head + head);
+      for (int i = 0; i < rows.head_dim; ++i) *out++ = base::RoundToBf16(row[i]);
+    }
+  }
+  return wide;
+}
+
+void AddOuterProducts(Matrix& lower, const RowMatrix& rows) {
+  lower.selfadjointView<Eigen::Lower>().rankUpdate(rows.transpose());
+}
+
+// w[t] = max(0, k M k^T) and the weighted value moment (method.md 2.3, `score`).
+void AddScoreWeighted(HeadMoments& head, const Matrix& metric, const RowMatrix& keys, RowMatrix values) {
+  const RowMatrix transformed = keys * metric;
+  for (Eigen::Index token = 0; token < keys.rows(); ++token) {
+    const double weight = std::max(0.0, transformed.row(token).dot(keys.row(token)));
+    head.weight += weight;
+    values.row(token) *= std::sqrt(weight);
+  }
+  AddOuterProducts(head.value, values);
+}
+
+struct LayerRows {
+  RowsView<const float> queries, keys, values;
+  LayerRows Slice(int first, int count) const {
+    return {queries.Slice(first, count), keys.Slice(first, count), values.Slice(first, count)};
+  }
+};
+
+void AddFirstPass(const MomentAccumulator::Impl& impl, LayerMoments& layer, const LayerRows& rows) {
+  const int group = impl.shape.group();
+  for (int h = 0; h < impl.shape.num_kv_heads; ++h) {
+    HeadMoments& head = layer.heads[static_cast<size_t>(h)];
+    AddOuterProducts(head.query, WidenedRows(rows.queries, h * group, group));
+    AddOuterProducts(head.key, WidenedRows(rows.keys, h, 1));
+    if (impl.options.v_metric != VMetric::kPlain) continue;
+    AddOuterProducts(head.value, WidenedRows(rows.values, h, 1));
+    head.weight += rows.values.num_tokens;
+  }
+  layer.num_tokens[0] += rows.queries.num_tokens;
+}
+
+void AddSecondPass(const MomentAccumulator::Impl& impl, LayerMoments& layer, const LayerRows& rows) {
+  for (int h = 0; h < impl.shape.num_kv_heads; ++h) {
+    const size_t index = static_cast<size_t>(h);
+    AddScoreWeighted(layer.heads[index], layer.score_metric[index], WidenedRows(rows.keys, h, 1),
+                     WidenedRows(rows.values, h, 1));
+  }
+  layer.num_tokens[1] += rows.keys.num_tokens;
+}
+
+void KeepEarlyQueries(LayerMoments& layer) {
+  for (HeadMoments& head : layer.heads) head.early_query = head.query;
+  layer.early_tokens = layer.num_tokens[0];
+}
+
+}  // namespace
+
+MomentAccumulator::MomentAccumulator(const KvShape& shape, const OscarFitOptions& options)
+    : impl_(std::make_unique<Impl>()) {
+  const Status fits = CheckOscarFit(shape, options);
+  OSCAR_CHECK_MSG(fits.ok(), fits.message());
+  impl_->shape = shape;
+  impl_->options = options;
+  const Matrix zero = Matrix::Zero(shape.head_dim, shape.head_dim);
+  LayerMoments layer;
+  layer.heads.assign(static_cast<size_t>(shape.num_kv_heads), {zero, zero, zero, 0, {}});
+  impl_->layers.assign(static_cast<size_t>(shape.num_layers), layer);
+}
+
+MomentAccumulator::~MomentAccumulator() = default;
+MomentAccumulator::MomentAccumulator(MomentAccumulator&&) noexcept = default;
+MomentAccumulator& MomentAccumulator::operator=(MomentAccumulator&&) noexcept = default;
+
+int MomentAccumulator::num_passes() const { return impl_->options.v_metric == VMetric::kScore ? 2 : 1; }
+
+Status MomentAccumulator::Add(int layer, RowsView<const float> queries, RowsView<const float> keys,
+                              RowsView<const float> values) {
+  const KvShape& shape = impl_->shape;
+  if (layer < 0 || layer >= shape.num_layers) {
+    return {StatusCode::kInvalidArgument, "calibration: layer " + std::to_string(layer) + " does not exist"};
+  }
+  if (impl_->pass >= num_passes()) {
+    return {StatusCode::kFailedPrecondition, "calibration: all " + std::to_string(num_passes()) + " passes have ended"};
+  }
+  const int n = queries.num_tokens;
+  OSCAR_TRY(CheckView(layer, "queries", queries, n, shape.num_query_heads, shape.head_dim));
+  OSCAR_TRY(CheckView(layer, "keys", keys, n, shape.num_kv_heads, shape.head_dim));
+  OSCAR_TRY(CheckView(layer, "values", values, n, shape.num_kv_heads, shape.head_dim));
+  LayerMoments& moments = impl_->layers[static_cast<size_t>(layer)];
+  const int64_t first_token = moments.num_tokens[static_cast<size_t>(impl_->pass)];
+  OSCAR_TRY(CheckFinite(layer, "queries", "query head", queries, first_token));
+  OSCAR_TRY(CheckFinite(layer, "keys", "KV head", keys, first_token));
+  OSCAR_TRY(CheckFinite(layer, "values", "KV head", values, first_token));
+
+  const LayerRows rows = {queries, keys, values};
+  const int64_t early_tokens = impl_->options.expected_tokens / 4 * 3;
+  for (int first = 0; first < n;) {
+    int count = std::min(kGroupTokens, n - first);
+    const int64_t until_early = early_tokens - moments.num_tokens[0];
+    if (impl_->pass == 0 && until_early > 0) count = static_cast<int>(std::min<int64_t>(count, until_early));
+    const LayerRows group = rows.Slice(first, count);
+    if (impl_->pass == 0) {
+      AddFirstPass(*impl_, moments, group);
+      if (until_early > 0 && until_early == count) KeepEarlyQueries(moments);
+    } else {
+      AddSecondPass(*impl_, moments, group);
+    }
+    first += count;
+  }
+  return {};
+}
+
+void MomentAccumulator::EndPass() {
+  OSCAR_CHECK(impl_->pass < num_passes());
+  ++impl_->pass;
+  if (impl_->pass == num_passes()) return;
+  for (LayerMoments& layer : impl_->layers) {
+    const double rows = static_cast<double>(std::max<int64_t>(layer.num_tokens[0], 1)) * impl_->shape.group();
+    for (const HeadMoments& head : layer.heads) layer.score_metric.push_back(calibrate::Full(head.query) / rows);
+  }
+}
+
+int64_t MomentAccumulator::num_tokens() const { return impl_->layers.front().num_tokens[0]; }
+
+Result<MomentAccumulator> MomentAccumulator::JoinHeads(std::vector<MomentAccumulator> ranks) {
+  if (ranks.empty()) return Status(StatusCode::kInvalidArgument, "calibration: no ranks to join");
+  MomentAccumulator joined = std::move(ranks.front());
+  Impl& into = *joined.impl_;
+  for (size_t rank = 1; rank < ranks.size(); ++rank) {
+    Impl& from = *ranks[rank].impl_;
+    const auto differs = [&](const char* what) {
+      return Status(StatusCode::kInvalidArgument,
+                    "calibration: rank " + std::to_string(rank) + " and rank 0 differ in " + std::string(what));
+    };
+    if (from.shape.num_layers != into.shape.num_layers || from.shape.head_dim != into.shape.head_dim ||
+        from.shape.group() != into.shape.group()) {
+      return differs("layers, head_dim or query heads per KV head");
+    }
+    if (from.options.v_metric != into.options.v_metric || from.pass != into.pass) return differs("V metric or pass");
+    for (size_t i = 0; i < into.layers.size(); ++i) {
+      LayerMoments &layer = into.layers[i], &other = from.layers[i];
+      if (layer.num_tokens != other.num_tokens || layer.early_tokens != other.early_tokens) return differs("tokens");
+      std::move(other.heads.begin(), other.heads.end(), std::back_inserter(layer.heads));
+      std::move(other.score_metric.begin(), other.score_metric.end(), std::back_inserter(layer.score_metric));
+    }
+    into.shape.num_kv_heads += from.shape.num_kv_heads;
+    into.shape.num_query_heads += from.shape.num_query_heads;
+  }
+  return joined;
+}
+
+}  // namespace oscar
