@@ -4,8 +4,9 @@
 // A step over some sequences:
 //   1. Reserve(seq, n) for each sequence: all pages the step needs, or kResourceExhausted and nothing changed.
 //   2. for each layer: Append(seq, layer, k, v) for each sequence, then Attend(layer, queries): pages that a query of the
-//      step sees encoded are demoted by Append as soon as they are complete.
-//   3. Commit(seq, n) for each sequence: length grows by n, BF16 pages that left the window are released.
+//      step, or the next one after it, sees encoded are demoted by Append as soon as they are complete.
+//   3. Commit(seq, n) for each sequence: length grows by n, BF16 pages that left the window are released. The state is then
+//      exactly that of method.md 5.4 for the new length, however the tokens came in.
 // A step that fails in between is undone by Abandon(seq): the length and the state are those before Reserve.
 #pragma once
 
@@ -58,8 +59,9 @@ using SequenceId = int32_t;
 
 class KvCache {
  public:
-  // kInvalidArgument for windows that are not multiples of 64 or a shape that is not the profile's; kUnsupported for a head
-  // dimension without kernels; kResourceExhausted when the pools cannot be allocated. The executor must outlive the cache.
+  // kInvalidArgument for windows that are not multiples of 64, a shape or method that is not the profile's, or rotating means
+  // without rope_angles; kUnsupported for a head dimension without kernels; kResourceExhausted when the pools cannot be
+  // allocated. The executor must outlive the cache.
   static Result<std::unique_ptr<KvCache>> Create(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config,
                                                  Executor& executor);
   virtual ~KvCache() = default;
@@ -70,20 +72,28 @@ class KvCache {
   virtual Result<SequenceId> Fork(SequenceId sequence) = 0;
   // Shortens to the largest length m <= length from which the sequence can be continued exactly (method.md 5.4), and
   // returns m: `length` itself while the BF16 window of `length` is held, otherwise `sink` or less. The caller recomputes
-  // tokens m .. length - 1.
+  // tokens m .. length - 1. kInvalidArgument unless 0 <= length <= length(sequence). Needs no step in flight. (To take back
+  // draft tokens, commit fewer: that never loses the window.)
   virtual Result<int> Truncate(SequenceId sequence, int length) = 0;
+  // Also with a step in flight. The id names no sequence afterwards.
   virtual Status Release(SequenceId sequence) = 0;
 
+  // Committed tokens. Precondition of both: the sequence is alive.
   virtual int length(SequenceId sequence) const = 0;
   virtual SegmentTokens segments(SequenceId sequence) const = 0;
 
+  // kNotFound for a sequence that does not exist, kFailedPrecondition for calls out of order: so all below.
+  // num_tokens: 1 .. config().max_step_tokens, else kInvalidArgument.
   virtual Status Reserve(SequenceId sequence, int num_tokens) = 0;
   // keys, values: [n, num_kv_heads, d] f32 with n of the Reserve. kNonFinite names layer, head, position and side.
   virtual Status Append(SequenceId sequence, int layer, RowsView<const float> keys, RowsView<const float> values) = 0;
   // Queries of all `sequences`, one after the other, n_i each as reserved: [sum n_i, num_query_heads, d] f32.
   virtual Status Attend(std::span<const SequenceId> sequences, int layer, float scale, RowsView<const float> queries,
                         RowsView<float> out) = 0;
+  // The first num_tokens of the reserved tokens stay, 0 <= num_tokens <= n; the others are dropped as if they had never been
+  // (rejected drafts). All layers must have been appended, unless num_tokens is 0.
   virtual Status Commit(SequenceId sequence, int num_tokens) = 0;
+  // Does nothing when no step is in flight.
   virtual void Abandon(SequenceId sequence) = 0;
 
   virtual KvCacheStats stats() const = 0;
@@ -96,7 +106,7 @@ class KvCache {
 };
 
 // Bits per element held by a sequence of `num_tokens` tokens, K and V together: codes, scales, offsets and BF16 windows
-// (method.md 4, BPE(T)), and the parts that make it up.
+// (method.md 4, BPE(T)), and the parts that make it up. Preconditions: num_tokens >= 0, windows are multiples of 64 from 0 on.
 struct BitsLedger {
   double payload = 0;       // code bits of an encoded element
   double steady = 0;        // + scale and offset as stored

@@ -1,0 +1,96 @@
+// PagedKvCache: the KvCache of oscar/kv_cache.h. It joins three things and owns no rule itself: which pages a sequence
+// has (src/kv/pool), the bytes behind them (two buffers), and the verbs that fill and read them (KvVerbs).
+//
+// Memory: [layer][page id][kv_head][...] (kernels.h, LayerStorage), for BF16 pages and for encoded pages; a page id
+// names the page of every layer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "oscar/kv_cache.h"
+#include "src/base/buffer.h"
+#include "src/kv/cache/kv_verbs.h"
+#include "src/kv/pool/capacity_plan.h"
+#include "src/kv/pool/page_pool.h"
+#include "src/kv/pool/reservation.h"
+#include "src/kv/pool/sequence_pages.h"
+#include "src/kv/pool/snapshot.h"
+
+namespace oscar::cache {
+
+class PagedKvCache final : public KvCache {
+ public:
+  // As KvCache::Create, but for any head dimension that the verbs accept.
+  static Result<std::unique_ptr<PagedKvCache>> Create(const KvMethod& method, CodecProfile profile,
+                                                      const KvCacheConfig& config, Executor& executor,
+                                                      std::unique_ptr<KvVerbs> verbs);
+
+  Result<SequenceId> NewSequence() override;
+  Result<SequenceId> Fork(SequenceId sequence) override;
+  Result<int> Truncate(SequenceId sequence, int length) override;
+  Status Release(SequenceId sequence) override;
+
+  int length(SequenceId sequence) const override;
+  SegmentTokens segments(SequenceId sequence) const override;
+
+  Status Reserve(SequenceId sequence, int num_tokens) override;
+  Status Append(SequenceId sequence, int layer, RowsView<const float> keys, RowsView<const float> values) override;
+  Status Attend(std::span<const SequenceId> sequences, int layer, float scale, RowsView<const float> queries,
+                RowsView<float> out) override;
+  Status Commit(SequenceId sequence, int num_tokens) override;
+  void Abandon(SequenceId sequence) override;
+
+  KvCacheStats stats() const override;
+  const KvMethod& method() const override { return method_; }
+  const CodecProfile& profile() const override { return profile_; }
+  const KvCacheConfig& config() const override { return config_; }
+  Status ReadEncodedPage(SequenceId sequence, int layer, int page_index, std::span<std::byte> out) const override;
+
+  // For ValidateInvariants.
+  pool::CacheSnapshot Snapshot() const;
+
+ private:
+  static constexpr SequenceId kNoSequence = -1;
+  // Stays in place for the life of the cache: reservations point into it.
+  struct Sequence {
+    SequenceId id = kNoSequence;  // kNoSequence while none lives here
+    SequenceId next_id = 0;       // of the next one to live here
+    std::optional<pool::SequencePages> pages;
+    std::optional<pool::Reservation> step;  // behind `pages`, so that it is undone first
+    std::vector<uint8_t> layer_appended;    // [num_layers] of the step in flight
+  };
+
+  PagedKvCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config, Executor& executor,
+               std::unique_ptr<KvVerbs> verbs, const pool::CapacityPlan& plan, base::Buffer bf16_bytes,
+               base::Buffer encoded_bytes);
+
+  const Sequence* Find(SequenceId id) const;  // null when no such sequence lives
+  Result<Sequence*> Get(SequenceId id);       // kNotFound instead
+  Result<Sequence*> GetIdle(SequenceId id);   // kFailedPrecondition while a step is in flight
+  Result<Sequence*> GetInStep(SequenceId id, int layer);
+  Result<Sequence*> FreeSequence();  // a place for a new one; kResourceExhausted when max_sequences are alive
+  SequenceId Occupy(Sequence& place, pool::SequencePages pages);
+  Status CheckRows(const char* name, const RowsView<const float>& rows, int num_tokens, int num_heads) const;
+  LayerStorage Storage(int layer) const;
+  void CopyBf16Page(pool::PageId from, pool::PageId to);
+  Status GrowWorkspace(std::size_t bytes);
+
+  const KvMethod method_;
+  const CodecProfile profile_;
+  const KvCacheConfig config_;
+  const std::unique_ptr<KvVerbs> verbs_;
+  const pool::CapacityPlan plan_;
+  KernelContext context_;
+  base::Buffer bf16_bytes_, encoded_bytes_, workspace_;
+  pool::PagePool bf16_pool_, encoded_pool_;
+  std::vector<std::unique_ptr<Sequence>>
+      sequences_;                                 // at most config_.max_sequences; behind the pools they hold pages of
+  std::vector<AttendSequence> attend_sequences_;  // of the call in flight, kept for their capacity
+  std::vector<DemoteParams::Page> demote_pages_;
+};
+
+}  // namespace oscar::cache
