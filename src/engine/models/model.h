@@ -63,7 +63,9 @@ class Model {
   virtual uint64_t weight_bytes() const = 0;
 
   // Runs the batch: reserves, appends and commits in `cache`. On an error nothing was committed for any sequence. `logits`
-  // gets one row [vocab_size] per wanted token, in batch order. Largest batch: kMaxStepTokens tokens.
+  // gets one row [vocab_size] per wanted token, in batch order; nullptr: no logits are computed. Largest batch:
+  // kMaxStepTokens tokens. kInvalidArgument for an empty or too large step, a token outside the vocabulary, or a sequence
+  // given twice; kFailedPrecondition for a cache of another shape; kNonFinite naming the position of a logit; else as KvCache.
   virtual Status Forward(std::span<const StepSequence> batch, KvCache& cache, std::vector<float>* logits,
                          AttentionObserver* observer = nullptr) = 0;
 };

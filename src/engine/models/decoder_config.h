@@ -1,0 +1,28 @@
+// The metadata keys that dense decoders share (ggml docs/gguf.md, "[llm].*"), read and checked.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "oscar/result.h"
+#include "src/engine/models/model.h"
+#include "src/engine/ops/ops.h"
+#include "src/io/gguf.h"
+
+namespace oscar::engine {
+
+enum class RopePairs : uint8_t { kAdjacent, kHalves };
+
+// Config of a dense decoder whose keys begin with "<name>.". kNotFound, kCorruptData or kUnsupported naming the key: sizes
+// out of range or not divisible, key and value lengths that differ, partial rotary dimensions, mixtures of experts, sliding
+// windows, encoders.
+Result<ModelConfig> ReadDecoderConfig(const io::GgufMetadata& metadata, std::string_view name, RopePairs pairs);
+
+// The rotary embedding with the scaling of "<name>.rope.scaling.*": none, linear, yarn, and the NTK-aware alpha. kUnsupported
+// naming a scaling type or parameter that we do not have.
+Result<RopeParams> ReadRopeParams(const io::GgufMetadata& metadata, std::string_view name, const ModelConfig& config);
+
+// Radians per position of each pair, [dims / 2], as Ops::Rope turns it. factors: [dims / 2] or empty.
+std::vector<float> RopeAngles(const RopeParams& params, std::span<const float> factors);
+
+}  // namespace oscar::engine

@@ -1,0 +1,52 @@
+#include "src/engine/models/dense_decoder.h"
+
+#include "src/base/status_macros.h"
+#include "src/engine/models/attention_block.h"
+#include "src/engine/models/ffn_block.h"
+
+namespace oscar::engine {
+namespace {
+
+// Records what lies between the attention of layer `segment - 1` and that of layer `segment`.
+void RecordSegment(const ModelContext& model, int segment, Ops& ops) {
+  const int num_layers = model.config.kv.num_layers;
+  const bool is_last = segment == num_layers;
+  Tensor x;
+  if (segment == 0) {
+    x = ops.Embed(*model.weights.token_embedding);
+  } else {
+    const LayerWeights& layer = model.weights.layers[static_cast<size_t>(segment - 1)];
+    x = ops.Load(Slot::kHidden, model.config.hidden_size);
+    Tensor attention = ops.Load(Slot::kAttention, model.config.kv.num_query_heads * model.config.kv.head_dim);
+    if (is_last) {
+      x = ops.GatherOutputRows(x);
+      attention = ops.GatherOutputRows(attention);
+    }
+    x = FfnBlock(model, layer, AttentionOutput(layer, attention, x, ops), ops);
+  }
+  if (is_last) {
+    const Tensor normed = ops.RmsNorm(x, *model.weights.output_norm, model.config.norm_epsilon);
+    ops.Store(ops.MatMul(*model.weights.output, normed), Slot::kLogits);
+  } else {
+    ops.Store(x, Slot::kHidden);
+    AttentionBlock(model, model.weights.layers[static_cast<size_t>(segment)], x, ops);
+  }
+}
+
+}  // namespace
+
+Status ForwardDenseDecoder(const ModelContext& model, const StepBatch& batch, Ops& ops, KvCache& cache) {
+  const int num_layers = model.config.kv.num_layers;
+  const int num_segments = batch.wants_logits ? num_layers + 1 : num_layers;
+  for (int segment = 0; segment < num_segments; ++segment) {
+    const RecordingKey key{.segment = segment,
+                           .num_tokens = static_cast<int>(batch.tokens.size()),
+                           .num_output_rows = static_cast<int>(batch.output_rows.size())};
+    if (ops.Begin(key)) RecordSegment(model, segment, ops);
+    OSCAR_TRY(ops.Submit());
+    if (segment < num_layers) OSCAR_TRY(Attend(model, batch, segment, cache));
+  }
+  return {};
+}
+
+}  // namespace oscar::engine

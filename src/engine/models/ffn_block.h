@@ -1,0 +1,12 @@
+// The feed-forward part of a decoder layer: SwiGLU.
+#pragma once
+
+#include "src/engine/models/arch.h"
+#include "src/engine/ops/ops.h"
+
+namespace oscar::engine {
+
+// Records x + down(silu(gate(n)) * up(n)) with n = RMS norm of x [rows, hidden].
+Tensor FfnBlock(const ModelContext& model, const LayerWeights& layer, Tensor x, Ops& ops);
+
+}  // namespace oscar::engine

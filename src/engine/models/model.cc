@@ -1,0 +1,258 @@
+#include "src/engine/models/model.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "src/base/buffer.h"
+#include "src/base/check.h"
+#include "src/base/status_macros.h"
+#include "src/engine/models/arch.h"
+#include "src/engine/models/decoder_config.h"
+#include "src/engine/ops/ops.h"
+#include "src/engine/weights/checkpoint.h"
+
+namespace oscar::engine {
+namespace {
+
+int64_t SizeOf(Extent extent, const ModelConfig& config) {
+  switch (extent) {
+    case Extent::kHidden: return config.hidden_size;
+    case Extent::kFfn: return config.ffn_size;
+    case Extent::kVocab: return config.vocab_size;
+    case Extent::kQueryWidth: return int64_t{config.kv.num_query_heads} * config.kv.head_dim;
+    case Extent::kKvWidth: return int64_t{config.kv.num_kv_heads} * config.kv.head_dim;
+    case Extent::kHeadDim: return config.kv.head_dim;
+    case Extent::kRopePairs: return config.rope_dims / 2;
+    case Extent::kNone: break;
+  }
+  return 0;
+}
+
+template <class Weights>
+Status LoadWeights(std::span<const TensorRule<Weights>> rules, const std::string& prefix, const ModelConfig& config,
+                   Checkpoint& checkpoint, Weights& weights) {
+  for (const TensorRule<Weights>& rule : rules) {
+    std::vector<int64_t> dims;
+    for (Extent extent : rule.dims) {
+      if (extent != Extent::kNone) dims.push_back(SizeOf(extent, config));
+    }
+    const std::string name = prefix + std::string(rule.name);
+    OSCAR_ASSIGN_OR_RETURN(weights.*rule.member, rule.presence == Presence::kRequired ? checkpoint.Require(name, dims)
+                                                                                      : checkpoint.Find(name, dims));
+  }
+  return {};
+}
+
+std::vector<float> FactorsOf(const Weight* factors) {
+  if (factors == nullptr) return {};
+  std::vector<float> values(static_cast<size_t>(factors->dims[0]));
+  std::memcpy(values.data(), factors->bytes.data(), values.size() * sizeof(float));
+  return values;
+}
+
+Status CheckFactors(const Weight* factors) {
+  for (float factor : FactorsOf(factors)) {
+    if (!(factor > 0) || !std::isfinite(factor)) {
+      return {StatusCode::kCorruptData, "tensor \"" + factors->name + "\" has the frequency factor " + std::to_string(factor)};
+    }
+  }
+  return {};
+}
+
+// Index of the first value that is NaN or infinite, or -1. Integer tests, because the compiler cannot reorder float sums.
+int64_t FirstNonFinite(std::span<const float> values) {
+  constexpr uint32_t kExponent = 0x7F800000;
+  constexpr size_t kStep = 4096;
+  for (size_t start = 0; start < values.size(); start += kStep) {
+    const std::span<const float> part = values.subspan(start, std::min(kStep, values.size() - start));
+    uint32_t num_bad = 0;
+    for (float value : part) num_bad += (std::bit_cast<uint32_t>(value) & kExponent) == kExponent;
+    if (num_bad == 0) continue;
+    for (size_t i = 0; i < part.size(); ++i) {
+      if (!std::isfinite(part[i])) return static_cast<int64_t>(start + i);
+    }
+  }
+  return -1;
+}
+
+class LoadedModel final : public Model {
+ public:
+  LoadedModel(const ModelArch& arch, ModelContext context, std::unique_ptr<Checkpoint> checkpoint, std::unique_ptr<Ops> ops)
+      : arch_(arch), context_(std::move(context)), checkpoint_(std::move(checkpoint)), ops_(std::move(ops)) {}
+
+  // Memory of the slots, for the largest step.
+  Status Allocate() {
+    const KvShape& kv = context_.config.kv;
+    const size_t query_width = static_cast<size_t>(kv.num_query_heads) * static_cast<size_t>(kv.head_dim);
+    const size_t kv_width = static_cast<size_t>(kv.num_kv_heads) * static_cast<size_t>(kv.head_dim);
+    const auto hidden = static_cast<size_t>(context_.config.hidden_size);
+    OSCAR_ASSIGN_OR_RETURN(
+        rows_, base::Buffer::Allocate((hidden + 2 * query_width + 2 * kv_width) * kMaxStepTokens * sizeof(float)));
+    float* next = reinterpret_cast<float*>(rows_.data());
+    const auto take = [&](Slot slot, size_t width) {
+      float* data = next;
+      next += width * kMaxStepTokens;
+      ops_->Bind(slot, data);
+      return data;
+    };
+    take(Slot::kHidden, hidden);
+    queries_ = take(Slot::kQuery, query_width);
+    keys_ = take(Slot::kKey, kv_width);
+    values_ = take(Slot::kValue, kv_width);
+    attention_ = take(Slot::kAttention, query_width);
+    return {};
+  }
+
+  const ModelConfig& config() const override { return context_.config; }
+  const io::GgufMetadata& metadata() const override { return checkpoint_->metadata(); }
+  Executor& executor() override { return ops_->executor(); }
+  std::vector<float> rope_angles() const override {
+    return RopeAngles(context_.rope, FactorsOf(context_.weights.rope_factors));
+  }
+  uint64_t weight_bytes() const override { return checkpoint_->weight_bytes(); }
+
+  Status Forward(std::span<const StepSequence> batch, KvCache& cache, std::vector<float>* logits,
+                 AttentionObserver* observer) override {
+    OSCAR_TRY(Flatten(batch, cache));
+    batch_.wants_logits = logits != nullptr;
+    batch_.observer = observer;
+    for (size_t i = 0; i < batch.size(); ++i) {
+      if (const Status reserved = cache.Reserve(batch_.sequences[i], batch_.num_rows[i]); !reserved.ok()) {
+        Abandon(cache, i);
+        return reserved;
+      }
+      const int first_position = cache.length(batch_.sequences[i]);
+      for (int row = 0; row < batch_.num_rows[i]; ++row) batch_.positions.push_back(first_position + row);
+    }
+    if (const Status run = Run(cache, logits); !run.ok()) {
+      Abandon(cache, batch.size());
+      return run;
+    }
+    for (size_t i = 0; i < batch.size(); ++i) {
+      // All rows of the step are in the cache: committing them cannot fail without a fault of the cache.
+      OSCAR_CHECK(cache.Commit(batch_.sequences[i], batch_.num_rows[i]).ok());
+    }
+    return {};
+  }
+
+ private:
+  // Fills batch_ except the positions, and checks what the caller gave.
+  Status Flatten(std::span<const StepSequence> batch, const KvCache& cache) {
+    const ModelConfig& config = context_.config;
+    if (cache.config().shape != config.kv) {
+      return {StatusCode::kFailedPrecondition, "the KV cache was made for another model shape than " + config.architecture};
+    }
+    batch_.sequences.clear();
+    batch_.num_rows.clear();
+    batch_.tokens.clear();
+    batch_.positions.clear();
+    batch_.output_rows.clear();
+    for (const StepSequence& step : batch) OSCAR_TRY(FlattenOne(step));
+    if (batch_.tokens.empty() || batch_.tokens.size() > kMaxStepTokens) {
+      return {StatusCode::kInvalidArgument, "a step of " + std::to_string(batch_.tokens.size()) + " tokens is not one of 1 to " +
+                                                std::to_string(kMaxStepTokens)};
+    }
+    const auto num_rows = static_cast<int>(batch_.tokens.size());
+    const KvShape& kv = config.kv;
+    batch_.queries = PackedRows(queries_, num_rows, kv.num_query_heads, kv.head_dim);
+    batch_.keys = PackedRows(keys_, num_rows, kv.num_kv_heads, kv.head_dim);
+    batch_.values = PackedRows(values_, num_rows, kv.num_kv_heads, kv.head_dim);
+    batch_.attention = PackedRows(attention_, num_rows, kv.num_query_heads, kv.head_dim);
+    return {};
+  }
+
+  Status FlattenOne(const StepSequence& step) {
+    const std::string what = "sequence " + std::to_string(step.sequence);
+    if (step.tokens.empty() || step.tokens.size() > kMaxStepTokens) {
+      return {StatusCode::kInvalidArgument, what + " has a step of " + std::to_string(step.tokens.size()) +
+                                                " tokens, not one of 1 to " + std::to_string(kMaxStepTokens)};
+    }
+    if (std::ranges::find(batch_.sequences, step.sequence) != batch_.sequences.end()) {
+      return {StatusCode::kInvalidArgument, what + " occurs twice in a step"};
+    }
+    for (size_t i = 0; i < step.tokens.size(); ++i) {
+      const int32_t token = step.tokens[i];
+      if (token < 0 || token >= context_.config.vocab_size) {
+        return {StatusCode::kInvalidArgument, what + ": token " + std::to_string(token) + " is not in the vocabulary of " +
+                                                  std::to_string(context_.config.vocab_size)};
+      }
+      if (step.all_logits || i + 1 == step.tokens.size()) {
+        batch_.output_rows.push_back(static_cast<int32_t>(batch_.tokens.size()));
+      }
+      batch_.tokens.push_back(token);
+    }
+    batch_.sequences.push_back(step.sequence);
+    batch_.num_rows.push_back(static_cast<int>(step.tokens.size()));
+    return {};
+  }
+
+  Status Run(KvCache& cache, std::vector<float>* logits) {
+    const auto vocab_size = static_cast<size_t>(context_.config.vocab_size);
+    if (logits != nullptr) {
+      logits->resize(batch_.output_rows.size() * vocab_size);
+      ops_->Bind(Slot::kLogits, logits->data());
+    }
+    ops_->SetInputs(batch_.tokens, batch_.positions, batch_.output_rows);
+    OSCAR_TRY(arch_.forward(context_, batch_, *ops_, cache));
+    if (logits == nullptr) return {};
+    if (const int64_t bad = FirstNonFinite(*logits); bad >= 0) {
+      const auto row = static_cast<size_t>(batch_.output_rows[static_cast<size_t>(bad) / vocab_size]);
+      return {StatusCode::kNonFinite, "logit " + std::to_string(static_cast<size_t>(bad) % vocab_size) + " at position " +
+                                          std::to_string(batch_.positions[row]) + " is not finite"};
+    }
+    return {};
+  }
+
+  void Abandon(KvCache& cache, size_t count) {
+    for (size_t i = 0; i < count; ++i) cache.Abandon(batch_.sequences[i]);
+  }
+
+  const ModelArch& arch_;
+  ModelContext context_;
+  std::unique_ptr<Checkpoint> checkpoint_;
+  std::unique_ptr<Ops> ops_;
+  base::Buffer rows_;
+  float *queries_ = nullptr, *keys_ = nullptr, *values_ = nullptr, *attention_ = nullptr;
+  StepBatch batch_;  // kept, so that a step does not allocate
+};
+
+Result<std::unique_ptr<Model>> LoadFrom(std::unique_ptr<Checkpoint> checkpoint, int num_threads) {
+  const io::GgufMetadata& metadata = checkpoint->metadata();
+  OSCAR_ASSIGN_OR_RETURN(const std::string name, metadata.String("general.architecture"));
+  const ModelArch* arch = FindArch(name);
+  if (arch == nullptr) {
+    return {StatusCode::kUnsupported, "architecture \"" + name.substr(0, 64) + "\" is not supported; supported are " + ArchNames()};
+  }
+  ModelContext context;
+  OSCAR_ASSIGN_OR_RETURN(context.config, arch->read_config(metadata, name));
+  OSCAR_ASSIGN_OR_RETURN(context.rope, ReadRopeParams(metadata, name, context.config));
+  OSCAR_TRY(LoadWeights(arch->tensors, "", context.config, *checkpoint, context.weights));
+  context.weights.layers.resize(static_cast<size_t>(context.config.kv.num_layers));
+  for (size_t layer = 0; layer < context.weights.layers.size(); ++layer) {
+    OSCAR_TRY(LoadWeights(arch->layer_tensors, "blk." + std::to_string(layer) + ".", context.config, *checkpoint,
+                          context.weights.layers[layer]));
+  }
+  OSCAR_TRY(checkpoint->CheckAllUsed());
+  OSCAR_TRY(CheckFactors(context.weights.rope_factors));
+  if (context.weights.output == nullptr) context.weights.output = context.weights.token_embedding;
+
+  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, MakeCpuOps(num_threads, kMaxStepTokens));
+  auto model = std::make_unique<LoadedModel>(*arch, std::move(context), std::move(checkpoint), std::move(ops));
+  OSCAR_TRY(model->Allocate());
+  return std::unique_ptr<Model>(std::move(model));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& path, int num_threads) {
+  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenGgufCheckpoint(path));
+  Result<std::unique_ptr<Model>> model = LoadFrom(std::move(checkpoint), num_threads);
+  if (!model.ok()) return model.status().WithContext(path.string());
+  return model;
+}
+
+}  // namespace oscar::engine

@@ -1,0 +1,165 @@
+#include "src/engine/ops/cpu/ggml_ops.h"
+
+#include <algorithm>
+#include <string>
+
+#include "src/base/check.h"
+#include "src/base/status_macros.h"
+
+namespace oscar::engine {
+namespace {
+
+// Decode repeats one shape; a scheduler with changing batch sizes and prefill alternate among a few. A shape costs about
+// 60 KB per layer.
+constexpr size_t kKeptShapes = 4;
+constexpr size_t kBufferStep = size_t{1} << 20;
+
+// At least `bytes`, in steps, so that slightly larger recordings do not allocate anew.
+Status GrowTo(base::Buffer& buffer, size_t bytes) {
+  if (buffer.size() >= bytes) return {};
+  buffer = base::Buffer();  // first give back, then take
+  OSCAR_ASSIGN_OR_RETURN(buffer, base::Buffer::Allocate((bytes + kBufferStep - 1) / kBufferStep * kBufferStep));
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens) {
+  if (num_threads < 1 || num_threads > GGML_MAX_N_THREADS) {
+    return {StatusCode::kInvalidArgument, "the number of threads is " + std::to_string(num_threads) + ", not 1 to " +
+                                              std::to_string(GGML_MAX_N_THREADS)};
+  }
+  return std::unique_ptr<Ops>(std::make_unique<GgmlOps>(num_threads, max_tokens));
+}
+
+GgmlOps::GgmlOps(int num_threads, int max_tokens)
+    : executor_(num_threads), tokens_(max_tokens), positions_(max_tokens), output_rows_(max_tokens) {}
+
+void GgmlOps::SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                        std::span<const int32_t> output_rows) {
+  OSCAR_CHECK(tokens.size() <= tokens_.size() && positions.size() == tokens.size() && output_rows.size() <= tokens.size());
+  std::ranges::copy(tokens, tokens_.begin());
+  std::ranges::copy(positions, positions_.begin());
+  std::ranges::copy(output_rows, output_rows_.begin());
+}
+
+GgmlOps::KeptShape& GgmlOps::ShapeOf(const RecordingKey& key) {
+  const auto found = std::ranges::find_if(shapes_, [&](const KeptShape& shape) {
+    return shape.num_tokens == key.num_tokens && shape.num_output_rows == key.num_output_rows;
+  });
+  if (found != shapes_.end()) {
+    shapes_.splice(shapes_.begin(), shapes_, found);
+  } else {
+    if (shapes_.size() >= kKeptShapes) shapes_.pop_back();
+    shapes_.push_front({key.num_tokens, key.num_output_rows, {}});
+  }
+  return shapes_.front();
+}
+
+bool GgmlOps::Begin(const RecordingKey& key) {
+  OSCAR_CHECK(key.num_tokens >= 1 && key.num_tokens <= static_cast<int>(tokens_.size()));
+  KeptShape& shape = ShapeOf(key);
+  const auto segment = static_cast<size_t>(key.segment);
+  if (shape.graphs.size() <= segment) shape.graphs.resize(segment + 1);
+  std::unique_ptr<GgmlGraph>& graph = shape.graphs[segment];
+  is_new_ = graph == nullptr;
+  if (is_new_) graph = std::make_unique<GgmlGraph>(key);
+  graph_ = graph.get();
+  return is_new_;
+}
+
+Status GgmlOps::PlaceNewGraph() {
+  const size_t bytes = graph_->scratch_bytes();
+  if (scratch_.size() < bytes) {
+    for (KeptShape& shape : shapes_) {
+      for (auto& graph : shape.graphs) {
+        if (graph.get() != graph_) graph.reset();  // it points into the old scratch
+      }
+    }
+    OSCAR_TRY(GrowTo(scratch_, bytes));
+  }
+  graph_->Place(scratch_.data(), executor_.num_threads(), executor_.threadpool());
+  return GrowTo(work_, graph_->work_bytes());
+}
+
+Status GgmlOps::Submit() {
+  OSCAR_CHECK(graph_ != nullptr);
+  if (is_new_) {
+    if (const Status placed = PlaceNewGraph(); !placed.ok()) {
+      shapes_.clear();  // an unplaced recording must not be taken for a kept one
+      graph_ = nullptr;
+      return placed;
+    }
+  }
+  if (graph_->Compute(slots_, work_.data()) != GGML_STATUS_SUCCESS) {
+    return {StatusCode::kInternal, "ggml failed to compute segment " + std::to_string(graph_->key().segment)};
+  }
+  return {};
+}
+
+ggml_tensor* GgmlOps::IndexLeaf(std::vector<int32_t>& values, int count) {
+  ggml_tensor* leaf = ggml_new_tensor_1d(context(), GGML_TYPE_I32, count);
+  leaf->data = values.data();
+  return leaf;
+}
+
+Tensor GgmlOps::Load(Slot slot, int width) {
+  ggml_tensor* leaf = ggml_new_tensor_2d(context(), GGML_TYPE_F32, width, graph_->key().num_tokens);
+  graph_->AddInput(leaf, slot);
+  return {leaf};
+}
+
+Tensor GgmlOps::Embed(const Weight& table) {
+  OSCAR_CHECK(table.dims.size() == 2);
+  return {ggml_get_rows(context(), table.tensor, IndexLeaf(tokens_, graph_->key().num_tokens))};
+}
+
+Tensor GgmlOps::MatMul(const Weight& matrix, Tensor x) {
+  OSCAR_CHECK_MSG(matrix.dims.size() == 2 && matrix.dims[0] == x.node->ne[0] && x.node->ne[2] == 1, matrix.name);
+  return {ggml_mul_mat(context(), matrix.tensor, x.node)};
+}
+
+Tensor GgmlOps::AddBias(Tensor x, const Weight& bias) {
+  OSCAR_CHECK_MSG(bias.dims.size() == 1 && bias.dims[0] == x.node->ne[0], bias.name);
+  return {ggml_add(context(), x.node, bias.tensor)};
+}
+
+Tensor GgmlOps::Add(Tensor a, Tensor b) {
+  OSCAR_CHECK(ggml_are_same_shape(a.node, b.node));
+  return {ggml_add(context(), a.node, b.node)};
+}
+
+Tensor GgmlOps::RmsNorm(Tensor x, const Weight& gain, float epsilon) {
+  const int64_t group = gain.dims[0];
+  OSCAR_CHECK_MSG(gain.dims.size() == 1 && x.node->ne[0] % group == 0, gain.name);
+  ggml_tensor* rows = x.node;
+  if (rows->ne[0] != group) rows = ggml_reshape_3d(context(), rows, group, rows->ne[0] / group, rows->ne[1]);
+  // The two nodes are one loop in ggml when the second follows the first directly.
+  return {ggml_mul(context(), ggml_rms_norm(context(), rows, epsilon), gain.tensor)};
+}
+
+Tensor GgmlOps::Rope(Tensor x, int head_dim, const RopeParams& params, const Weight* factors) {
+  const int num_tokens = graph_->key().num_tokens;
+  OSCAR_CHECK(ggml_nelements(x.node) % (int64_t{head_dim} * num_tokens) == 0);
+  OSCAR_CHECK(params.dims % 2 == 0 && params.dims <= head_dim);
+  OSCAR_CHECK(factors == nullptr || factors->dims[0] * 2 == params.dims);
+  const int64_t num_heads = ggml_nelements(x.node) / (int64_t{head_dim} * num_tokens);
+  ggml_tensor* heads = ggml_reshape_3d(context(), x.node, head_dim, num_heads, num_tokens);
+  return {ggml_rope_ext(context(), heads, IndexLeaf(positions_, num_tokens), factors != nullptr ? factors->tensor : nullptr,
+                        params.dims, params.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, params.original_context,
+                        params.base, params.frequency_scale, params.yarn_mix, params.magnitude, params.beta_fast,
+                        params.beta_slow)};
+}
+
+Tensor GgmlOps::SwiGlu(Tensor gate, Tensor up) {
+  OSCAR_CHECK(ggml_are_same_shape(gate.node, up.node));
+  return {ggml_swiglu_split(context(), gate.node, up.node)};
+}
+
+Tensor GgmlOps::GatherOutputRows(Tensor x) {
+  const RecordingKey& key = graph_->key();
+  if (key.num_output_rows == key.num_tokens) return x;  // all rows, in order
+  return {ggml_get_rows(context(), x.node, IndexLeaf(output_rows_, key.num_output_rows))};
+}
+
+}  // namespace oscar::engine

@@ -1,0 +1,61 @@
+// GgmlOps: Ops on ggml's CPU code. Each verb adds a node to the recording; recordings are kept and submitted again.
+#pragma once
+
+#include <array>
+#include <list>
+#include <memory>
+#include <vector>
+
+#include "src/base/buffer.h"
+#include "src/engine/ops/cpu/ggml_executor.h"
+#include "src/engine/ops/cpu/ggml_graph.h"
+#include "src/engine/ops/ops.h"
+
+namespace oscar::engine {
+
+class GgmlOps final : public Ops {
+ public:
+  GgmlOps(int num_threads, int max_tokens);
+
+  Executor& executor() override { return executor_; }
+  void Bind(Slot slot, float* data) override { slots_[static_cast<size_t>(slot)] = data; }
+  void SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                 std::span<const int32_t> output_rows) override;
+  bool Begin(const RecordingKey& key) override;
+  Status Submit() override;
+
+  Tensor Load(Slot slot, int width) override;
+  void Store(Tensor tensor, Slot slot) override { graph_->AddOutput(tensor.node, slot); }
+  Tensor Embed(const Weight& table) override;
+  Tensor MatMul(const Weight& matrix, Tensor x) override;
+  Tensor AddBias(Tensor x, const Weight& bias) override;
+  Tensor Add(Tensor a, Tensor b) override;
+  Tensor RmsNorm(Tensor x, const Weight& gain, float epsilon) override;
+  Tensor Rope(Tensor x, int head_dim, const RopeParams& params, const Weight* factors) override;
+  Tensor SwiGlu(Tensor gate, Tensor up) override;
+  Tensor GatherOutputRows(Tensor x) override;
+
+ private:
+  // The recordings of one step shape, by segment.
+  struct KeptShape {
+    int num_tokens = 0;
+    int num_output_rows = 0;
+    std::vector<std::unique_ptr<GgmlGraph>> graphs;
+  };
+
+  KeptShape& ShapeOf(const RecordingKey& key);
+  // Places the graph just recorded; grows scratch, which drops all other recordings.
+  Status PlaceNewGraph();
+  ggml_context* context() const { return graph_->context(); }
+  ggml_tensor* IndexLeaf(std::vector<int32_t>& values, int count);
+
+  GgmlExecutor executor_;
+  std::array<float*, kNumSlots> slots_ = {};
+  std::vector<int32_t> tokens_, positions_, output_rows_;  // [max_tokens]: graphs point into them
+  base::Buffer scratch_, work_;
+  std::list<KeptShape> shapes_;  // most recently used first
+  GgmlGraph* graph_ = nullptr;   // the one begun last
+  bool is_new_ = false;
+};
+
+}  // namespace oscar::engine

@@ -1,0 +1,85 @@
+// Ops: the verbs of a forward pass. A verb records; Submit runs what was recorded. On the CPU a recording is a ggml graph and
+// is kept, so that the next step of the same shape only submits it again (architecture.md 7, fact 8).
+//
+// A step is num_tokens rows. Rows that outlive a recording (the residual stream, Q, K, V, attention output, logits) live in
+// slots, memory of the caller; everything else is scratch that only exists inside one recording.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "oscar/executor.h"
+#include "oscar/result.h"
+#include "src/engine/weights/weight.h"
+
+namespace oscar::engine {
+
+// Rotary embedding of one model. Pair i of a head turns by position * base^(-2 i / dims) / factor_i, with the factors of
+// Ops::Rope, times frequency_scale; YaRN (arXiv 2309.00071) mixes scaled and unscaled frequencies between beta_fast and
+// beta_slow, rotations per original context.
+struct RopeParams {
+  int dims = 0;                // rotary dimensions, even
+  bool neox = false;           // pairs (i, i + dims/2) instead of (2i, 2i + 1)
+  float base = 10000;
+  float frequency_scale = 1;   // 1 / scaling factor
+  float yarn_mix = 0;          // 1: YaRN; 0: plain or linear scaling
+  float magnitude = 1;         // factor on cos and sin; with YaRN ggml multiplies 1 + 0.1 ln(1 / frequency_scale) to it
+  float beta_fast = 32, beta_slow = 1;
+  int original_context = 0;    // tokens; used by YaRN only
+};
+
+// f32 rows [rows, width] inside a recording. Opaque: a node of the implementation.
+struct Tensor {
+  ggml_tensor* node = nullptr;
+};
+
+// Rows that outlive a recording, f32 without gaps.
+enum class Slot : uint8_t { kHidden, kQuery, kKey, kValue, kAttention, kLogits };
+inline constexpr int kNumSlots = 6;
+
+// What a recording depends on besides the model. Equal keys mean equal recordings.
+struct RecordingKey {
+  int segment = 0;          // the caller's number for this part of the pass, from 0 without gaps
+  int num_tokens = 0;       // rows of the step
+  int num_output_rows = 0;  // rows of the step that GatherOutputRows keeps
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+  // The threads of Submit, for others to use between two Submits.
+  virtual Executor& executor() = 0;
+
+  // Memory of a slot for all following Submits; must hold the rows that are loaded from or stored to it.
+  virtual void Bind(Slot slot, float* data) = 0;
+  // Inputs of the following Submits: one id and position per row, and the rows that GatherOutputRows keeps, ascending.
+  // Precondition: not more than max_tokens of MakeCpuOps.
+  virtual void SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                         std::span<const int32_t> output_rows) = 0;
+
+  // Starts a recording. False: one with this key is kept; record nothing, only Submit.
+  virtual bool Begin(const RecordingKey& key) = 0;
+  // Runs the recording begun last. kInternal when the backend fails.
+  virtual Status Submit() = 0;
+
+  // Verbs, between Begin and Submit. Shapes that do not fit are a fault of ours and abort.
+  virtual Tensor Load(Slot slot, int width) = 0;                        // [num_tokens, width]
+  virtual void Store(Tensor tensor, Slot slot) = 0;                     // the result of a verb, written to the slot directly
+  virtual Tensor Embed(const Weight& table) = 0;                        // rows of [vocab, width] by token id
+  virtual Tensor MatMul(const Weight& matrix, Tensor x) = 0;            // x W^T with W [out, in]
+  virtual Tensor AddBias(Tensor x, const Weight& bias) = 0;             // x + bias [width]
+  virtual Tensor Add(Tensor a, Tensor b) = 0;
+  // Normalises each group of gain.dims[0] elements by its root mean square (sqrt(mean(x^2) + epsilon)), times gain: a whole
+  // row, or each head of a row.
+  virtual Tensor RmsNorm(Tensor x, const Weight& gain, float epsilon) = 0;
+  // factors: f32 [dims / 2] dividing the frequencies (llama3), or nullptr.
+  virtual Tensor Rope(Tensor x, int head_dim, const RopeParams& params, const Weight* factors) = 0;
+  virtual Tensor SwiGlu(Tensor gate, Tensor up) = 0;                    // silu(gate) * up
+  virtual Tensor GatherOutputRows(Tensor x) = 0;                        // [num_output_rows, width]
+};
+
+// Ops on ggml's CPU code with its own threads. kInvalidArgument unless 1 <= num_threads <= 512.
+Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens);
+
+}  // namespace oscar::engine

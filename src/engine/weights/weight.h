@@ -1,0 +1,23 @@
+// Weight: one tensor of a checkpoint, checked and ready to be computed with. It owns nothing: the bytes lie in the mapped
+// file and the ggml tensor in the Checkpoint that made it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+struct ggml_tensor;
+
+namespace oscar::engine {
+
+struct Weight {
+  std::string name;
+  uint32_t type = 0;                 // ggml's enum value; one that ggml's CPU code can multiply with
+  std::vector<int64_t> dims;         // dims[0] contiguous: a matrix [out, in] has dims {in, out}
+  std::span<const std::byte> bytes;  // in the mapped file
+  ggml_tensor* tensor = nullptr;     // over `bytes`
+};
+
+}  // namespace oscar::engine
