@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <string>
 
+#include "src/kv/codec/affine/cpu.h"
 #include "src/kv/codec/affine/layout.h"
 #include "src/kv/codec/affine/methods.h"
+#include "src/kv/codec/bf16/cpu.h"
 
 namespace oscar {
 namespace {
@@ -41,6 +43,13 @@ const CodecInfo* FindCodec(std::string_view name) {
   }
   return nullptr;
 }
+
+const CodecKernelEntry* FindCpuKernels(const CodecInfo& codec) {
+  static const CodecKernelEntry kInt2{&affine::Int2CpuKernels(), affine::CheckRowProfile};
+  return codec.name == "int2" ? &kInt2 : nullptr;
+}
+
+const kernels::CodecKernels& Bf16CpuKernels() { return bf16::CpuKernels(); }
 
 Result<KvMethod> ParseKvMethod(std::string_view text) {
   const auto invalid = [&](const std::string& why) {

@@ -1,4 +1,21 @@
-// Codecs by name. The public list is oscar/codec.h; the kernels of each codec join it in registry.cc.
+// Codecs by name, and their kernels. The public list is oscar/codec.h; registry.cc is the one place that names them all.
 #pragma once
 
 #include "oscar/codec.h"
+#include "oscar/codec_profile.h"
+#include "src/kv/kernels/codec_kernels.h"
+
+namespace oscar {
+
+struct CodecKernelEntry {
+  const kernels::CodecKernels* kernels = nullptr;
+  // Whether the codec can encode and read rows of this description: kUnsupported or kInvalidArgument with the reason.
+  Status (*check_row)(const RowProfile& row) = nullptr;
+};
+
+// Kernels of an encoding codec on the CPU; nullptr for bf16, or a codec without them.
+const CodecKernelEntry* FindCpuKernels(const CodecInfo& codec);
+// Kernels of the BF16 pages that every cache has.
+const kernels::CodecKernels& Bf16CpuKernels();
+
+}  // namespace oscar

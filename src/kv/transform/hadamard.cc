@@ -7,10 +7,12 @@
 
 namespace oscar::transform {
 
+float HadamardFactor(int order) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(order))); }
+
 void ApplyHadamard(std::span<float> row) {
   const size_t order = row.size();
   OSCAR_CHECK(IsPowerOfTwo(static_cast<int>(order)));
-  const float factor = static_cast<float>(1.0 / std::sqrt(static_cast<double>(order)));
+  const float factor = HadamardFactor(static_cast<int>(order));
   for (float& value : row) value *= factor;
   for (size_t half = 1; half < order; half *= 2) {
     for (size_t start = 0; start < order; start += 2 * half) {

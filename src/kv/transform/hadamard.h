@@ -8,6 +8,9 @@ namespace oscar::transform {
 
 constexpr bool IsPowerOfTwo(int value) { return value > 0 && (value & (value - 1)) == 0; }
 
+// 1 / sqrt(order), rounded once.
+float HadamardFactor(int order);
+
 // row <- row H, in place: the factor 1/sqrt(d) first (unscaled butterflies can overflow), then butterflies of distance 1, 2,
 // 4, ... in f32. The vectorised form makes the same operations in the same order, so its bits are the same.
 // Precondition: row.size() is a power of two.

@@ -1,0 +1,116 @@
+// Gaps of Highway 1.0.3, domain-free: bf16 conversions with rounding to nearest even, a table lookup by the low bits of a word,
+// a 4 x N transpose from strided rows, and exp2 with a bound. Included once per target.
+#if defined(OSCAR_SRC_BASE_SIMD_EXTRA_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OSCAR_SRC_BASE_SIMD_EXTRA_INL_H_
+#undef OSCAR_SRC_BASE_SIMD_EXTRA_INL_H_
+#else
+#define OSCAR_SRC_BASE_SIMD_EXTRA_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace oscar::base {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The vectors of all kernels: f32 lanes, at most 16, and words of the same count. kLanes divides 16.
+using F32Tag = hn::CappedTag<float, 16>;
+using U32Tag = hn::RebindToUnsigned<F32Tag>;
+using F32Vec = hn::Vec<F32Tag>;
+using U32Vec = hn::Vec<U32Tag>;
+inline constexpr size_t kLanes = hn::MaxLanes(F32Tag());
+// Registers that a tile of accumulators may count on.
+inline constexpr bool kManyRegisters = (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON);
+
+HWY_INLINE F32Vec F32FromBf16Lanes(const uint16_t* HWY_RESTRICT from) {
+  const hn::Rebind<uint16_t, F32Tag> d16;
+  return hn::BitCast(F32Tag(), hn::ShiftLeft<16>(hn::PromoteTo(U32Tag(), hn::LoadU(d16, from))));
+}
+
+// The bits of bf16(value) in the upper half of each word. Equal to Bf16FromF32 for all that is not NaN.
+HWY_INLINE U32Vec RoundedBf16Bits(F32Vec value) {
+  const U32Tag du;
+  const U32Vec bits = hn::BitCast(du, value);
+  const U32Vec odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  return hn::And(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFFu))), hn::Set(du, 0xFFFF0000u));
+}
+
+// table[word & 3], the table as Load128-style repetition of four values. Higher bits of the words are ignored.
+HWY_INLINE F32Vec LookupLowTwoBits(F32Vec table, U32Vec words) {
+#if HWY_TARGET == HWY_AVX3
+  return F32Vec{_mm512_permutevar_ps(table.raw, words.raw)};
+#elif HWY_TARGET == HWY_AVX2
+  return F32Vec{_mm256_permutevar_ps(table.raw, words.raw)};
+#else
+  // Four levels that are equally spaced, as all our tables are.
+  const F32Tag d;
+  const hn::RebindToSigned<F32Tag> di;
+  const float first = hn::GetLane(table);
+  const F32Vec code = hn::ConvertTo(d, hn::BitCast(di, hn::And(words, hn::Set(U32Tag(), 3u))));
+  return hn::Add(code, hn::Set(d, first));
+#endif
+}
+
+// out[k] lane j = 32-bit word k of row j, k < 4; rows `stride` bytes apart, each readable for 16 bytes.
+#if HWY_TARGET == HWY_SCALAR
+HWY_INLINE void LoadTransposed4(const uint8_t* HWY_RESTRICT from, size_t /*stride*/, U32Vec (&out)[4]) {
+  for (size_t k = 0; k < 4; ++k) out[k] = hn::LoadU(U32Tag(), reinterpret_cast<const uint32_t*>(from) + k);
+}
+#else
+// Rows row, row + 4, row + 8, ... in the 128-bit blocks of one vector.
+template <class D>
+HWY_INLINE hn::Vec<D> LoadBlocksOfRows(D d, const uint8_t* HWY_RESTRICT from, size_t stride) {
+  if constexpr (hn::MaxLanes(D()) == 4) {
+    return hn::LoadU(d, reinterpret_cast<const uint32_t*>(from));
+  } else {
+    const hn::Half<D> half;
+    constexpr size_t kRowsOfHalf = hn::MaxLanes(D()) / 2;
+    return hn::Combine(d, LoadBlocksOfRows(half, from + kRowsOfHalf * stride, stride), LoadBlocksOfRows(half, from, stride));
+  }
+}
+
+HWY_INLINE void LoadTransposed4(const uint8_t* HWY_RESTRICT from, size_t stride, U32Vec (&out)[4]) {
+  const U32Tag du;
+  const U32Vec row0 = LoadBlocksOfRows(du, from, stride), row1 = LoadBlocksOfRows(du, from + stride, stride);
+  const U32Vec row2 = LoadBlocksOfRows(du, from + 2 * stride, stride), row3 = LoadBlocksOfRows(du, from + 3 * stride, stride);
+  const hn::Repartition<uint64_t, U32Tag> d64;
+  const auto lower01 = hn::BitCast(d64, hn::InterleaveLower(du, row0, row1));
+  const auto lower23 = hn::BitCast(d64, hn::InterleaveLower(du, row2, row3));
+  const auto upper01 = hn::BitCast(d64, hn::InterleaveUpper(du, row0, row1));
+  const auto upper23 = hn::BitCast(d64, hn::InterleaveUpper(du, row2, row3));
+  out[0] = hn::BitCast(du, hn::InterleaveLower(d64, lower01, lower23));
+  out[1] = hn::BitCast(du, hn::InterleaveUpper(d64, lower01, lower23));
+  out[2] = hn::BitCast(du, hn::InterleaveLower(d64, upper01, upper23));
+  out[3] = hn::BitCast(du, hn::InterleaveUpper(d64, upper01, upper23));
+}
+#endif
+
+// 2^x for x <= 0, relative error at most 3e-7; 0 below -126, NaN for NaN. Minimax polynomial of degree 5 on [-1/2, 1/2]
+// (relative error 7.5e-8), times a power of two made in the exponent.
+HWY_INLINE F32Vec Exp2NonPositive(F32Vec x) {
+  const F32Tag d;
+  const hn::RebindToSigned<F32Tag> di;
+  const F32Vec whole = hn::Round(x);
+  const F32Vec f = hn::Sub(x, whole);
+  F32Vec p = hn::Set(d, 0x1.5c08e6p-10f);
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.3d0c52p-7f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.c6b6e4p-5f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf918p-3f));
+  p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e428p-1f));
+  p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
+  const auto tiny = hn::Lt(x, hn::Set(d, -126.0f));
+  // Lanes that are tiny or NaN may convert to anything; both are replaced or kept NaN below.
+  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, hn::Max(whole, hn::Set(d, -127.0f))));
+  const F32Vec scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+  return hn::IfThenZeroElse(tiny, hn::IfThenElse(hn::Eq(x, x), scaled, x));
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace oscar::base
+HWY_AFTER_NAMESPACE();
+
+#endif
