@@ -61,8 +61,17 @@ PartialSums TakeSums(base::Arena& arena, int64_t num_rows, int head_dim) {
   return sums;
 }
 
-void PlaceParts(const AttendParams& params, bool encodes, int tile_index, const AttendTile& tile, AttendPlan& plan,
-                int& next_part, int64_t& next_row) {
+// Where the next tile and its parts go.
+struct PlanCursor {
+  int tile = 0, part = 0;
+  int64_t row = 0, part_row = 0;
+};
+
+void PlaceTile(const AttendParams& params, bool encodes, const AttendTile& found, AttendPlan& plan, PlanCursor& next) {
+  AttendTile& tile = plan.tiles[static_cast<std::size_t>(next.tile)];
+  tile = found;
+  tile.first_part = next.part;
+  tile.first_row = next.row;
   const int last_position = params.sequences[static_cast<size_t>(tile.sequence)].first_position + tile.first_query + tile.num_queries - 1;
   const VisiblePages pages = PagesSeenFrom(last_position, params.sink, params.recent, encodes);
   for (const bool encoded : {true, false}) {
@@ -70,16 +79,18 @@ void PlaceParts(const AttendParams& params, bool encodes, int tile_index, const 
     const int pages_per_part = PagesPerPart(num_pages, tile.num_queries);
     for (int first = 0; first < num_pages; first += pages_per_part) {
       AttendPart part;
-      part.tile = tile_index;
+      part.tile = next.tile;
       part.encoded = encoded;
       part.first_page = first;
       part.num_pages = std::min(pages_per_part, num_pages - first);
       part.last = first + part.num_pages == num_pages;
-      part.first_row = next_row;
-      next_row += tile.num_rows();
-      plan.parts[static_cast<size_t>(next_part++)] = part;
+      part.first_row = next.part_row;
+      next.part_row += tile.num_rows();
+      plan.parts[static_cast<size_t>(next.part++)] = part;
     }
   }
+  next.row += tile.num_rows();
+  ++next.tile;
 }
 
 }  // namespace
@@ -121,16 +132,8 @@ AttendPlan PlanAttend(const KvShape& shape, const AttendParams& params, bool enc
 
   plan.tiles = {tiles, static_cast<std::size_t>(num_tiles)};
   plan.parts = {parts, static_cast<std::size_t>(num_parts)};
-  int next_tile = 0, next_part = 0;
-  int64_t next_row = 0, next_part_row = 0;
-  ForEachTile(shape, params, encodes, [&](const AttendTile& found) {
-    AttendTile& tile = plan.tiles[static_cast<std::size_t>(next_tile)];
-    tile = found;
-    tile.first_part = next_part;
-    tile.first_row = next_row;
-    next_row += tile.num_rows();
-    PlaceParts(params, encodes, next_tile++, tile, plan, next_part, next_part_row);
-  });
+  PlanCursor next;
+  ForEachTile(shape, params, encodes, [&](const AttendTile& tile) { PlaceTile(params, encodes, tile, plan, next); });
   return plan;
 }
 

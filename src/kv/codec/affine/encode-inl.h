@@ -36,13 +36,17 @@ inline bool AllFinite(const float* HWY_RESTRICT y, size_t d) {
   return hn::AllTrue(du, finite);
 }
 
-// ClipThreshold of clip.h. lowest_bit: 16 for rows of bf16 numbers, whose other bits are zero; 0 for any f32.
-inline float SelectMagnitude(const float* HWY_RESTRICT y, size_t d, int index, int lowest_bit) {
+// ClipThreshold of clip.h. Rows of bf16 numbers, whose lower 16 bits are zero, need half the steps.
+inline float SelectMagnitude(const float* HWY_RESTRICT y, size_t d, int index) {
   const F32Tag df;
+  const U32Tag du;
   const hn::RebindToSigned<F32Tag> di;
   const auto magnitude_bits = hn::Set(di, 0x7FFFFFFF);
+  U32Vec any_bits = hn::Zero(du);
+  for (size_t c = 0; c < d; c += kLanes) any_bits = hn::Or(any_bits, hn::BitCast(du, hn::LoadU(df, y + c)));
+  const bool bf16 = hn::AllTrue(du, hn::Eq(hn::And(any_bits, hn::Set(du, 0xFFFFu)), hn::Zero(du)));
   uint32_t threshold = 0;
-  for (int bit = 30; bit >= lowest_bit; --bit) {
+  for (int bit = 30; bit >= (bf16 ? 16 : 0); --bit) {
     const uint32_t candidate = threshold | (1u << bit);
     const auto limit = hn::Set(di, static_cast<int32_t>(candidate));
     size_t num_below = 0;
@@ -112,8 +116,7 @@ bool EncodeRow(float* HWY_RESTRICT y, size_t d, const RowProfile& row, RowGrid& 
   constexpr int kLargestCode = (1 << kBits) - 1;
   if (!AllFinite(y, d)) return false;
   if (row.clip_ratio > 0.0f) {
-    const int lowest_bit = RoundsTransformedRows(row.encoder) ? 16 : 0;
-    ClampRow(y, d, SelectMagnitude(y, d, ClipIndex(row.clip_ratio, static_cast<int>(d)), lowest_bit));
+    ClampRow(y, d, SelectMagnitude(y, d, ClipIndex(row.clip_ratio, static_cast<int>(d))));
   }
   const Extremes extremes = FindExtremes(y, d);
   const bool min_max = row.encoder == EncoderKind::kMinMax;

@@ -25,9 +25,11 @@ struct RowGrid {
 
 inline bool IsFiniteF16(uint16_t bits) { return (bits & 0x7C00) != 0x7C00; }
 
+// Extremes of either sign of zero are stored as +0: which of them a vector minimum returns is up to the target.
+
 // method.md 3.1 steps 4 and 5. largest_code = 2^bits - 1. False when scale or offset overflow fp16.
 inline bool MinMaxGrid(float lowest, float highest, int largest_code, RowGrid& grid) {
-  grid.offset_f16 = base::F16FromF32(lowest);
+  grid.offset_f16 = base::F16FromF32(lowest + 0.0f);
   grid.scale_f16 = base::F16FromF32((highest - lowest) / static_cast<float>(largest_code));
   const float scale = base::F32FromF16(grid.scale_f16);
   grid.constant = scale == 0.0f;
@@ -47,10 +49,10 @@ inline bool IntegerZeroPointGrid(float lowest, float highest, float range_factor
   grid.constant = base::F32FromF16(grid.scale_f16) == 0.0f;
   if (grid.constant) {
     grid.scale_f16 = 0;
-    grid.offset_f16 = base::F16FromF32(lowest);
+    grid.offset_f16 = base::F16FromF32(lowest + 0.0f);
   } else {
     grid.zero = std::nearbyint(-low / grid.step);
-    grid.offset_f16 = base::F16FromF32(-grid.zero * grid.step);
+    grid.offset_f16 = base::F16FromF32(-grid.zero * grid.step + 0.0f);
   }
   return IsFiniteF16(grid.scale_f16) && IsFiniteF16(grid.offset_f16);
 }

@@ -30,7 +30,7 @@ AffineRow EncodeMinMaxRow(const std::vector<float>& y, int largest_code) {
   const float lowest = *std::min_element(y.begin(), y.end());
   const float highest = *std::max_element(y.begin(), y.end());
   AffineRow row;
-  row.offset_f16 = base::F16FromF32(lowest);
+  row.offset_f16 = base::F16FromF32(lowest + 0.0f);  // a lowest of -0 is stored as +0
   row.scale_f16 = base::F16FromF32((highest - lowest) / static_cast<float>(largest_code));
   const float offset = base::F32FromF16(row.offset_f16);
   const float scale = base::F32FromF16(row.scale_f16);
@@ -67,12 +67,12 @@ AffineRow EncodeIntegerZeroPointRow(const std::vector<float>& y, float factor, i
   row.scale_f16 = base::F16FromF32(s);
   if (base::F32FromF16(row.scale_f16) == 0.0f) {  // a constant row, where QuaRot divides by zero
     row.scale_f16 = 0;
-    row.offset_f16 = base::F16FromF32(lowest);
+    row.offset_f16 = base::F16FromF32(lowest + 0.0f);
     row.codes.assign(y.size(), 0);
     return row;
   }
   const float z = RoundHalfToEven(-lo / s);
-  row.offset_f16 = base::F16FromF32(-z * s);
+  row.offset_f16 = base::F16FromF32(-z * s + 0.0f);
   for (float value : y) {
     row.codes.push_back(
         static_cast<uint8_t>(std::clamp(RoundHalfToEven(value / s) + z, 0.0f, static_cast<float>(largest_code))));
