@@ -1,8 +1,6 @@
 // KvCache::Create: PagedKvCache over the level-1 verbs of this library.
 #include "oscar/kv_cache.h"
 
-#include <algorithm>
-#include <array>
 #include <memory>
 #include <new>
 #include <string>
@@ -30,17 +28,10 @@ class LibraryVerbs final : public cache::KvVerbs {
   }
 };
 
-// Head dimensions of oscar/kernels.h.
-constexpr std::array kHeadDims = {64, 80, 96, 112, 128, 192, 256};
-
 }  // namespace
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(const KvMethod& method, CodecProfile profile,
                                                  const KvCacheConfig& config, Executor& executor) {
-  if (std::find(kHeadDims.begin(), kHeadDims.end(), config.shape.head_dim) == kHeadDims.end()) {
-    return {StatusCode::kUnsupported, "no attention kernels for head_dim " + std::to_string(config.shape.head_dim) +
-                                          "; there are some for 64, 80, 96, 112, 128, 192 and 256"};
-  }
   try {
     auto cache =
         cache::PagedKvCache::Create(method, std::move(profile), config, executor, std::make_unique<LibraryVerbs>());

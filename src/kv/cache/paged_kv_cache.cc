@@ -1,7 +1,6 @@
 #include "src/kv/cache/paged_kv_cache.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -58,24 +57,36 @@ Result<std::unique_ptr<PagedKvCache>> PagedKvCache::Create(const KvMethod& metho
   OSCAR_TRY(CheckProfile(method, profile, config));
   OSCAR_ASSIGN_OR_RETURN(base::Buffer bf16_bytes, base::Buffer::Allocate(plan.bf16_bytes()));
   OSCAR_ASSIGN_OR_RETURN(base::Buffer encoded_bytes, base::Buffer::Allocate(plan.encoded_bytes()));
-  return std::unique_ptr<PagedKvCache>(new PagedKvCache(method, std::move(profile), config, executor, std::move(verbs),
-                                                        plan, std::move(bf16_bytes), std::move(encoded_bytes)));
+  std::unique_ptr<PagedKvCache> cache(new PagedKvCache({method, std::move(profile), config, &executor, std::move(verbs),
+                                                        plan, std::move(bf16_bytes), std::move(encoded_bytes)}));
+  OSCAR_TRY(cache->CheckVerbs());
+  return cache;
 }
 
-PagedKvCache::PagedKvCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config,
-                           Executor& executor, std::unique_ptr<KvVerbs> verbs, const pool::CapacityPlan& plan,
-                           base::Buffer bf16_bytes, base::Buffer encoded_bytes)
-    : method_(method),
-      profile_(std::move(profile)),
-      config_(config),
-      verbs_(std::move(verbs)),
-      plan_(plan),
-      bf16_bytes_(std::move(bf16_bytes)),
-      encoded_bytes_(std::move(encoded_bytes)),
-      bf16_pool_("BF16", plan.bf16_pages),
-      encoded_pool_("encoded", plan.encoded_pages) {
-  context_ = {method_.codec, &profile_, config_.shape, &executor, config_.rope_angles};
+// An append of no rows checks all that does not depend on rows: a shape, codec or profile without kernels is an error
+// now and not in the first step.
+Status PagedKvCache::CheckVerbs() {
+  for (int layer = 0; layer < config_.shape.num_layers; ++layer) {
+    AppendParams append;
+    append.layer = layer;
+    append.storage = Storage(layer);
+    append.keys = append.values = {nullptr, 0, config_.shape.num_kv_heads, config_.shape.head_dim, 0, 0};
+    OSCAR_TRY(verbs_->Append(context_, append));
+  }
+  return {};
 }
+
+PagedKvCache::PagedKvCache(Parts parts)
+    : method_(std::move(parts.method)),
+      profile_(std::move(parts.profile)),
+      config_(std::move(parts.config)),
+      verbs_(std::move(parts.verbs)),
+      plan_(parts.plan),
+      context_{method_.codec, &profile_, config_.shape, parts.executor, config_.rope_angles},
+      bf16_bytes_(std::move(parts.bf16_bytes)),
+      encoded_bytes_(std::move(parts.encoded_bytes)),
+      bf16_pool_("BF16", plan_.bf16_pages),
+      encoded_pool_("encoded", plan_.encoded_pages) {}
 
 // --- Sequences
 // ---------------------------------------------------------------------------------------------------------
@@ -343,10 +354,10 @@ void PagedKvCache::CopyBf16Page(pool::PageId from, pool::PageId to) {
   }
 }
 
-// Sizes are powers of two, so that a growing context makes few allocations and a steady one none.
+// A quarter more than asked for: a growing context makes few allocations and a steady one none.
 Status PagedKvCache::GrowWorkspace(std::size_t bytes) {
   if (bytes <= workspace_.size()) return {};
-  OSCAR_ASSIGN_OR_RETURN(workspace_, base::Buffer::Allocate(std::bit_ceil(bytes)));
+  OSCAR_ASSIGN_OR_RETURN(workspace_, base::Buffer::Allocate(bytes + bytes / 4));
   return {};
 }
 

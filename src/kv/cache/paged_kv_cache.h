@@ -24,7 +24,7 @@ namespace oscar::cache {
 
 class PagedKvCache final : public KvCache {
  public:
-  // As KvCache::Create, but for any head dimension that the verbs accept.
+  // As KvCache::Create, over the given verbs.
   static Result<std::unique_ptr<PagedKvCache>> Create(const KvMethod& method, CodecProfile profile,
                                                       const KvCacheConfig& config, Executor& executor,
                                                       std::unique_ptr<KvVerbs> verbs);
@@ -64,10 +64,18 @@ class PagedKvCache final : public KvCache {
     std::vector<uint8_t> layer_appended;    // [num_layers] of the step in flight
   };
 
-  PagedKvCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config, Executor& executor,
-               std::unique_ptr<KvVerbs> verbs, const pool::CapacityPlan& plan, base::Buffer bf16_bytes,
-               base::Buffer encoded_bytes);
+  struct Parts {
+    KvMethod method;
+    CodecProfile profile;
+    KvCacheConfig config;
+    Executor* executor;
+    std::unique_ptr<KvVerbs> verbs;
+    pool::CapacityPlan plan;
+    base::Buffer bf16_bytes, encoded_bytes;
+  };
+  explicit PagedKvCache(Parts parts);
 
+  Status CheckVerbs();
   const Sequence* Find(SequenceId id) const;  // null when no such sequence lives
   Result<Sequence*> Get(SequenceId id);       // kNotFound instead
   Result<Sequence*> GetIdle(SequenceId id);   // kFailedPrecondition while a step is in flight
@@ -84,7 +92,7 @@ class PagedKvCache final : public KvCache {
   const KvCacheConfig config_;
   const std::unique_ptr<KvVerbs> verbs_;
   const pool::CapacityPlan plan_;
-  KernelContext context_;
+  const KernelContext context_;
   base::Buffer bf16_bytes_, encoded_bytes_, workspace_;
   pool::PagePool bf16_pool_, encoded_pool_;
   std::vector<std::unique_ptr<Sequence>>

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "src/kv/cache/paged_kv_cache_fixture.h"
@@ -386,6 +388,66 @@ TEST(PagedKvCache, ARotatingKeyMeanNeedsRopeAngles) {
   EXPECT_EQ(create().code(), StatusCode::kInvalidArgument);
   config.rope_angles = {1.0f, 0.1f};
   EXPECT_TRUE(create().ok());
+}
+
+// Counts calls and does nothing.
+class CountingVerbs final : public KvVerbs {
+ public:
+  struct Counts {
+    int appends = 0, demotes = 0, pages = 0;
+  };
+  explicit CountingVerbs(Counts* counts) : counts_(counts) {}
+  Status Append(const KernelContext&, const AppendParams&) override {
+    ++counts_->appends;
+    return {};
+  }
+  Status Demote(const KernelContext&, const DemoteParams& params) override {
+    ++counts_->demotes;
+    counts_->pages += static_cast<int>(params.pages.size());
+    return {};
+  }
+  Status Attend(const KernelContext&, const AttendParams&) override { return {}; }
+  std::size_t AttendWorkspaceBytes(const KernelContext&, const AttendParams&) override { return 0; }
+
+ private:
+  Counts* counts_;
+};
+
+TEST(PagedKvCache, OnlyAStepThatMovesTheBoundaryDemotesAndThenOnePage) {
+  base::ThreadPool executor(1);
+  CountingVerbs::Counts counts;
+  auto cache = PagedKvCache::Create(TestMethod(false), TestProfile(TestMethod(false), kTestShape), TestConfig(),
+                                    executor, std::make_unique<CountingVerbs>(&counts));
+  ASSERT_TRUE(cache.ok());
+  const SequenceId id = *(*cache)->NewSequence();
+  const std::vector<float> rows(4);
+  const RowsView<const float> row = PackedRows(rows.data(), 1, 1, 4);
+  for (int length = 1; length <= 600; ++length) {
+    counts = {};
+    ASSERT_TRUE((*cache)->Reserve(id, 1).ok());
+    for (int layer = 0; layer < 2; ++layer) ASSERT_TRUE((*cache)->Append(id, layer, row, row).ok());
+    ASSERT_TRUE((*cache)->Commit(id, 1).ok());
+    const bool moves = length % 64 == 0 && length >= 64 + 128 + 64;
+    EXPECT_EQ(counts.appends, 2);
+    EXPECT_EQ(counts.demotes, moves ? 2 : 0) << length;
+    EXPECT_EQ(counts.pages, counts.demotes) << length;
+  }
+}
+
+TEST(PagedKvCache, ALongContextHoldsItsSegmentsAndAttends) {
+  KvCacheConfig config = TestConfig(64, 256);
+  config.max_tokens = 131073;
+  config.max_sequences = 1;
+  ShadowedCache cache(config);
+  const SequenceId id = cache.New();
+  for (int i = 0; i < 128; ++i) cache.Step(id, cache.FreshTokens(1024));
+  cache.Step(id, cache.FreshTokens(1), 1);
+  EXPECT_EQ(cache->segments(id).sink, 64);
+  EXPECT_EQ(cache->segments(id).body, 131072 - 256 - 64);
+  EXPECT_EQ(cache->segments(id).recent, 257);
+  EXPECT_EQ(cache->stats().encoded_pages_used, cache->stats().encoded_pages_total);
+  EXPECT_EQ(cache->Reserve(id, 64).code(), StatusCode::kResourceExhausted);  // the next page would be encoded
+  cache.ExpectInvariants();
 }
 
 TEST(PagedKvCacheDeathTest, TheLengthOfASequenceThatDoesNotExistIsABugOfTheCaller) {
