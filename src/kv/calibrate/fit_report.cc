@@ -52,11 +52,11 @@ void AddSharingWarning(FitReport* report) {
   }
   if (num_above == 0) return;
   char text[320];
-  std::snprintf(
-      text, sizeof(text),
-      "the heads of %zu of %zu layers share no common basis: worst is layer %zu, KV head %d, with an importance "
-      "spread of %.2f (1.00 with a basis of its own, above %.1f a shared one earns nothing); try --per-head",
-      num_above, report->layers.size(), worst_layer, worst->worst_head, worst->worst_head_spread, kMaxSharedSpread);
+  std::snprintf(text, sizeof(text),
+                "the shared key basis serves some KV heads unevenly: worst is layer %zu, KV head %d, whose most important "
+                "channel carries %.2f times the mean (1.00 with --per-head; %zu of %zu layers are above %.1f)",
+                worst_layer, worst->worst_head, worst->worst_head_spread, num_above, report->layers.size(),
+                kMaxSharedSpread);
   report->warnings.emplace_back(text);
 }
 
