@@ -22,19 +22,34 @@ class Sampler {
   static Result<Sampler> Create(const SamplingParams& params, int vocab_size);
   // Tokens that the penalties count; call for prompt tokens and for each token generated.
   void Accept(int32_t token, bool is_prompt);
-  // Order: penalties, temperature, top-k, top-p, min-p, draw. kNonFinite when a logit is NaN or all are -inf. Ties in greedy
-  // go to the lower id. logits: [vocab_size], not changed.
+  // Order: penalties, temperature, top-k, top-p, min-p, draw. The repetition penalty counts prompt and output, the other two
+  // the output only. kNonFinite when a logit is NaN or +inf, or all are -inf. Ties go to the lower id. logits: [vocab_size],
+  // not changed; kInvalidArgument for another size.
   Result<int32_t> Sample(std::span<const float> logits, int64_t position);
   uint64_t seed() const { return seed_; }  // the one in use, to be reported
 
  private:
+  struct HistoryEntry {
+    int32_t token;
+    bool is_prompt;
+  };
+  struct Candidate {
+    float logit;
+    int32_t token;
+  };
   Sampler() = default;
+  void ApplyPenalties();
+  // Fills candidates_ with what top-k leaves, most likely first as far as top-p and min-p need it.
+  void SelectCandidates();
+  int32_t Draw(int64_t position);
+
   SamplingParams params_;
+  int vocab_size_ = 0;
   uint64_t seed_ = 0;
-  std::vector<int32_t> history_;
-  std::vector<bool> history_is_prompt_;
-  std::vector<float> scratch_;
-  std::vector<int32_t> order_;
+  std::vector<HistoryEntry> history_;
+  std::vector<float> logits_;             // [vocab_size], after penalties
+  std::vector<int> counts_;               // [vocab_size], zero between calls
+  std::vector<Candidate> candidates_;
 };
 
 // The n most likely tokens with their log-probabilities, most likely first.

@@ -1,0 +1,162 @@
+#include "src/engine/sample/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+
+#include "src/base/check.h"
+#include "src/base/status_macros.h"
+
+namespace oscar::engine {
+namespace {
+
+// SplitMix64 (Steele, Lea, Flood 2014) over (seed, position): a counter-based generator, so that a draw needs no state and does
+// not depend on what else runs.
+uint64_t Mix(uint64_t value) {
+  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  value = (value ^ (value >> 27)) * 0x94D049BB133111EBULL;
+  return value ^ (value >> 31);
+}
+
+// Uniform in [0, 1) with 53 bits.
+double UniformAt(uint64_t seed, int64_t position) {
+  const uint64_t counter = Mix(seed + 0x9E3779B97F4A7C15ULL) + 0x9E3779B97F4A7C15ULL * (static_cast<uint64_t>(position) + 1);
+  return static_cast<double>(Mix(counter) >> 11) * 0x1p-53;
+}
+
+Status CheckLogits(std::span<const float> logits) {
+  bool any = false;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    if (std::isnan(logits[i]) || logits[i] == INFINITY) {
+      return {StatusCode::kNonFinite, "logit of token " + std::to_string(i) + " is " + std::to_string(logits[i])};
+    }
+    any = any || logits[i] != -INFINITY;
+  }
+  if (!any) return {StatusCode::kNonFinite, "no token has a finite logit"};
+  return {};
+}
+
+}  // namespace
+
+Result<Sampler> Sampler::Create(const SamplingParams& params, int vocab_size) {
+  OSCAR_TRY(ValidateSamplingParams(params));
+  OSCAR_CHECK(vocab_size > 0);
+  Sampler sampler;
+  sampler.params_ = params;
+  sampler.vocab_size_ = vocab_size;
+  if (params.seed) {
+    sampler.seed_ = *params.seed;
+  } else {
+    std::random_device device;
+    sampler.seed_ = (static_cast<uint64_t>(device()) << 32) | device();
+  }
+  sampler.logits_.resize(vocab_size);
+  sampler.counts_.resize(vocab_size);
+  return sampler;
+}
+
+void Sampler::Accept(int32_t token, bool is_prompt) {
+  OSCAR_CHECK(token >= 0 && token < vocab_size_);
+  history_.push_back({token, is_prompt});
+}
+
+void Sampler::ApplyPenalties() {
+  const bool repetition = params_.repetition_penalty != 1.0f;
+  const bool additive = params_.presence_penalty != 0.0f || params_.frequency_penalty != 0.0f;
+  if (!repetition && !additive) return;
+  const size_t window = params_.penalty_tokens > 0 ? std::min<size_t>(params_.penalty_tokens, history_.size()) : history_.size();
+  const auto last = std::span(history_).last(window);
+  if (additive) {
+    for (const HistoryEntry& entry : last) counts_[entry.token] += entry.is_prompt ? 0 : 1;
+    for (const HistoryEntry& entry : last) {
+      int& count = counts_[entry.token];
+      if (count > 0) logits_[entry.token] -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
+      count = 0;  // once per token
+    }
+  }
+  if (!repetition) return;
+  for (const HistoryEntry& entry : last) {
+    if (counts_[entry.token]++ > 0) continue;
+    float& logit = logits_[entry.token];
+    logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
+  }
+  for (const HistoryEntry& entry : last) counts_[entry.token] = 0;
+}
+
+void Sampler::SelectCandidates() {
+  candidates_.clear();
+  const float best = *std::max_element(logits_.begin(), logits_.end());
+  // Below e^-40 of the best one nothing can be drawn: 2^-53 is the smallest step of the draw.
+  const float floor = best - 40.0f * std::max(params_.temperature, 1e-6f);
+  for (int token = 0; token < vocab_size_; ++token) {
+    if (logits_[token] >= floor) candidates_.push_back({logits_[token], token});
+  }
+  const auto more_likely = [](const Candidate& a, const Candidate& b) {
+    return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+  };
+  if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < candidates_.size()) {
+    std::nth_element(candidates_.begin(), candidates_.begin() + params_.top_k, candidates_.end(), more_likely);
+    candidates_.resize(params_.top_k);
+  }
+  std::sort(candidates_.begin(), candidates_.end(), more_likely);
+}
+
+int32_t Sampler::Draw(int64_t position) {
+  const double best = candidates_.front().logit;
+  std::vector<double> weights(candidates_.size());
+  double total = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    weights[i] = std::exp((candidates_[i].logit - best) / params_.temperature);
+    total += weights[i];
+  }
+  size_t kept = weights.size();
+  if (params_.top_p < 1.0f) {
+    double sum = 0;
+    for (kept = 0; kept < weights.size() && sum < params_.top_p * total; ++kept) sum += weights[kept];
+  }
+  // min_p is a share of the best token's probability, whose weight is 1.
+  while (kept > 1 && weights[kept - 1] < params_.min_p) --kept;
+  double kept_total = 0;
+  for (size_t i = 0; i < kept; ++i) kept_total += weights[i];
+  double rest = UniformAt(seed_, position) * kept_total;
+  for (size_t i = 0; i + 1 < kept; ++i) {
+    if (rest < weights[i]) return candidates_[i].token;
+    rest -= weights[i];
+  }
+  return candidates_[kept - 1].token;
+}
+
+Result<int32_t> Sampler::Sample(std::span<const float> logits, int64_t position) {
+  if (logits.size() != static_cast<size_t>(vocab_size_)) {
+    return {StatusCode::kInvalidArgument, std::to_string(logits.size()) + " logits for a vocabulary of " + std::to_string(vocab_size_)};
+  }
+  OSCAR_TRY(CheckLogits(logits));
+  std::copy(logits.begin(), logits.end(), logits_.begin());
+  ApplyPenalties();
+  if (params_.temperature == 0.0f || params_.top_k == 1) {
+    return static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
+  }
+  SelectCandidates();
+  return Draw(position);
+}
+
+std::vector<TokenProbability> TopLogProbabilities(std::span<const float> logits, int n) {
+  std::vector<TokenProbability> top(logits.size());
+  const float best = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - best);
+  const double log_sum = best + std::log(sum);
+  for (size_t i = 0; i < top.size(); ++i) {
+    top[i] = {static_cast<int32_t>(i), static_cast<float>(logits[i] - log_sum)};
+  }
+  const size_t count = std::min<size_t>(std::max(n, 0), top.size());
+  std::partial_sort(top.begin(), top.begin() + static_cast<std::ptrdiff_t>(count), top.end(),
+                    [](const TokenProbability& a, const TokenProbability& b) {
+                      return a.log_probability != b.log_probability ? a.log_probability > b.log_probability : a.token < b.token;
+                    });
+  top.resize(count);
+  return top;
+}
+
+}  // namespace oscar::engine

@@ -1,0 +1,161 @@
+#include "src/engine/sample/sampler.h"
+
+#include <cmath>
+#include <limits>
+
+#include "gtest/gtest.h"
+
+namespace oscar::engine {
+namespace {
+
+Sampler MakeSampler(SamplingParams params, int vocab_size) {
+  if (!params.seed) params.seed = 1234;
+  auto sampler = Sampler::Create(params, vocab_size);
+  EXPECT_TRUE(sampler.ok());
+  return *std::move(sampler);
+}
+
+int32_t SampleAt(Sampler& sampler, const std::vector<float>& logits, int64_t position) {
+  const auto token = sampler.Sample(logits, position);
+  EXPECT_TRUE(token.ok()) << token.status().message();
+  return token.ok() ? *token : -1;
+}
+
+// Share of each token over many positions.
+std::vector<double> Frequencies(Sampler& sampler, const std::vector<float>& logits, int draws) {
+  std::vector<double> share(logits.size());
+  for (int i = 0; i < draws; ++i) share[SampleAt(sampler, logits, i)] += 1.0 / draws;
+  return share;
+}
+
+TEST(Sampler, GreedyTakesTheLargestLogitAndTheLowerIdOnATie) {
+  Sampler sampler = MakeSampler({.temperature = 0}, 4);
+  EXPECT_EQ(SampleAt(sampler, {0.0f, 3.0f, 3.0f, -1.0f}, 0), 1);
+}
+
+TEST(Sampler, DrawsFollowTheSoftmaxAtTheTemperature) {
+  const std::vector<float> logits{0.0f, 1.0f, 2.0f, -1.0f, 0.5f};
+  for (const float temperature : {0.5f, 1.0f, 2.0f}) {
+    Sampler sampler = MakeSampler({.temperature = temperature}, 5);
+    const int draws = 40000;
+    const std::vector<double> share = Frequencies(sampler, logits, draws);
+    double total = 0, chi_square = 0;
+    for (const float logit : logits) total += std::exp(logit / temperature);
+    for (size_t i = 0; i < logits.size(); ++i) {
+      const double expected = std::exp(logits[i] / temperature) / total;
+      chi_square += draws * (share[i] - expected) * (share[i] - expected) / expected;
+    }
+    EXPECT_LT(chi_square, 18.5) << temperature;  // 4 degrees of freedom: 0.1 %
+  }
+}
+
+TEST(Sampler, TopKLeavesTheKMostLikely) {
+  Sampler sampler = MakeSampler({.temperature = 5, .top_k = 2}, 5);
+  const std::vector<double> share = Frequencies(sampler, {0.0f, 1.0f, 2.0f, -1.0f, 0.5f}, 2000);
+  EXPECT_GT(share[1], 0);
+  EXPECT_GT(share[2], 0);
+  EXPECT_DOUBLE_EQ(share[0] + share[3] + share[4], 0);
+  Sampler all = MakeSampler({.top_k = 1000}, 5);  // more than there are
+  EXPECT_GT(Frequencies(all, {0.0f, 0.0f, 0.0f, 0.0f, 0.0f}, 2000)[4], 0.1);
+}
+
+TEST(Sampler, TopPKeepsTheSmallestSetThatReachesIt) {
+  // Probabilities 0.5, 0.3, 0.2.
+  const std::vector<float> logits{std::log(0.3f), std::log(0.5f), std::log(0.2f)};
+  Sampler two = MakeSampler({.top_p = 0.75f}, 3);
+  EXPECT_DOUBLE_EQ(Frequencies(two, logits, 2000)[2], 0);
+  Sampler one = MakeSampler({.top_p = 0.4f}, 3);
+  EXPECT_NEAR(Frequencies(one, logits, 2000)[1], 1, 1e-9);
+}
+
+TEST(Sampler, MinPDropsBelowItsShareOfTheBest) {
+  const std::vector<float> logits{std::log(0.3f), std::log(0.5f), std::log(0.2f)};
+  Sampler sampler = MakeSampler({.min_p = 0.5f}, 3);
+  const std::vector<double> share = Frequencies(sampler, logits, 4000);
+  EXPECT_DOUBLE_EQ(share[2], 0);
+  EXPECT_NEAR(share[1], 0.625, 0.03);
+}
+
+TEST(Sampler, PenaltiesChangeTheLogitsAsDocumented) {
+  Sampler repetition = MakeSampler({.temperature = 0, .repetition_penalty = 2}, 3);
+  repetition.Accept(0, /*is_prompt=*/true);
+  repetition.Accept(0, /*is_prompt=*/true);
+  EXPECT_EQ(SampleAt(repetition, {3.0f, 1.6f, -5.0f}, 0), 1);  // 3 / 2 once, not twice
+  EXPECT_EQ(SampleAt(repetition, {3.0f, 1.4f, -5.0f}, 0), 0);
+  Sampler negative = MakeSampler({.temperature = 0, .repetition_penalty = 2}, 2);
+  negative.Accept(0, true);
+  EXPECT_EQ(SampleAt(negative, {-1.0f, -1.5f}, 0), 1);  // -1 becomes -2
+
+  Sampler presence = MakeSampler({.temperature = 0, .presence_penalty = 1}, 2);
+  presence.Accept(0, /*is_prompt=*/true);  // the prompt does not count
+  EXPECT_EQ(SampleAt(presence, {1.0f, 0.5f}, 0), 0);
+  presence.Accept(0, /*is_prompt=*/false);
+  presence.Accept(0, /*is_prompt=*/false);
+  EXPECT_EQ(SampleAt(presence, {1.0f, 0.5f}, 0), 1);
+  EXPECT_EQ(SampleAt(presence, {1.6f, 0.5f}, 0), 0);  // once, however often
+
+  Sampler frequency = MakeSampler({.temperature = 0, .frequency_penalty = 0.5f}, 2);
+  for (int i = 0; i < 3; ++i) frequency.Accept(0, false);
+  EXPECT_EQ(SampleAt(frequency, {1.9f, 0.5f}, 0), 1);  // 1.9 - 3 * 0.5
+  EXPECT_EQ(SampleAt(frequency, {2.1f, 0.5f}, 0), 0);
+}
+
+TEST(Sampler, PenaltyTokensLimitsWhatIsLookedAt) {
+  Sampler sampler = MakeSampler({.temperature = 0, .presence_penalty = 2, .penalty_tokens = 1}, 3);
+  sampler.Accept(0, false);
+  sampler.Accept(2, false);
+  EXPECT_EQ(SampleAt(sampler, {1.0f, 0.5f, 1.5f}, 0), 0);
+}
+
+TEST(Sampler, ADrawDependsOnSeedAndPositionAlone) {
+  const std::vector<float> logits(100, 0.0f);
+  Sampler first = MakeSampler({.seed = 9}, 100), second = MakeSampler({.seed = 9}, 100), other = MakeSampler({.seed = 10}, 100);
+  SampleAt(second, logits, 1);
+  int equal = 0;
+  for (int64_t position = 0; position < 200; ++position) {
+    const int32_t token = SampleAt(first, logits, position);
+    EXPECT_EQ(token, SampleAt(second, logits, position));
+    equal += token == SampleAt(other, logits, position);
+  }
+  EXPECT_LT(equal, 20);
+}
+
+TEST(Sampler, NonFiniteLogitsAreAnErrorAndMinusInfinityIsNever) {
+  const float inf = std::numeric_limits<float>::infinity();
+  Sampler sampler = MakeSampler({}, 3);
+  EXPECT_EQ(sampler.Sample(std::vector<float>{0.0f, std::nanf(""), 0.0f}, 0).status().code(), StatusCode::kNonFinite);
+  EXPECT_EQ(sampler.Sample(std::vector<float>{0.0f, inf, 0.0f}, 0).status().code(), StatusCode::kNonFinite);
+  EXPECT_EQ(sampler.Sample(std::vector<float>{-inf, -inf, -inf}, 0).status().code(), StatusCode::kNonFinite);
+  EXPECT_EQ(sampler.Sample(std::vector<float>{0.0f}, 0).status().code(), StatusCode::kInvalidArgument);
+  for (int64_t i = 0; i < 100; ++i) EXPECT_EQ(SampleAt(sampler, {-inf, 0.0f, -inf}, i), 1);
+}
+
+TEST(Sampler, ExtremeTemperaturesStayFinite) {
+  Sampler cold = MakeSampler({.temperature = 1e-20f}, 3), hot = MakeSampler({.temperature = 100}, 3);
+  EXPECT_EQ(SampleAt(cold, {1.0f, 1.001f, -50.0f}, 0), 1);
+  EXPECT_NEAR(Frequencies(hot, {1.0f, 2.0f, 3.0f}, 6000)[0], 0.33, 0.03);
+}
+
+TEST(SamplingParams, ValuesOutOfRangeAreNamed) {
+  const auto message = [](const SamplingParams& params) { return ValidateSamplingParams(params).message(); };
+  EXPECT_NE(message({.temperature = -1}).find("temperature"), std::string::npos);
+  EXPECT_NE(message({.temperature = std::nanf("")}).find("temperature"), std::string::npos);
+  EXPECT_NE(message({.top_k = -1}).find("top_k"), std::string::npos);
+  EXPECT_NE(message({.top_p = 0}).find("top_p"), std::string::npos);
+  EXPECT_NE(message({.min_p = 1.5f}).find("min_p"), std::string::npos);
+  EXPECT_NE(message({.repetition_penalty = 0}).find("repetition_penalty"), std::string::npos);
+  EXPECT_NE(message({.presence_penalty = 3}).find("presence_penalty"), std::string::npos);
+  EXPECT_NE(message({.frequency_penalty = -3}).find("frequency_penalty"), std::string::npos);
+  EXPECT_TRUE(ValidateSamplingParams({}).ok());
+}
+
+TEST(TopLogProbabilities, AreThoseOfTheSoftmaxInOrder) {
+  const auto top = TopLogProbabilities(std::vector<float>{std::log(0.2f), std::log(0.5f), std::log(0.3f)}, 2);
+  ASSERT_EQ(top.size(), 2u);
+  EXPECT_EQ(top[0].token, 1);
+  EXPECT_NEAR(top[0].log_probability, std::log(0.5), 1e-6);
+  EXPECT_EQ(top[1].token, 2);
+}
+
+}  // namespace
+}  // namespace oscar::engine
