@@ -11,3 +11,4 @@
 #include "oscar/reference.h"
 #include "oscar/result.h"
 #include "oscar/types.h"
+#include "oscar/version.h"

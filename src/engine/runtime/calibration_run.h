@@ -1,0 +1,38 @@
+// The calibration of a model: its Q, K and V rows over a text, streamed into moments, and the profile fitted from them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "oscar/calibrate.h"
+#include "oscar/result.h"
+#include "src/engine/runtime/engine.h"
+#include "src/engine/runtime/progress_callback.h"
+#include "src/engine/runtime/text_source.h"
+
+namespace oscar::engine {
+
+inline constexpr int64_t kDefaultCalibrationTokens = 30000;  // per layer: the published budget (method.md 2.6)
+inline constexpr int kDefaultCalibrationWindow = 2048;       // tokens per window; each window is a sequence of its own
+
+struct CalibrationRequest {
+  std::string method = "int2:oscar";
+  TextSource text;
+  int64_t num_tokens = kDefaultCalibrationTokens;
+  int window_tokens = kDefaultCalibrationWindow;
+  OscarFitOptions fit;
+  RunControl control;
+};
+
+struct CalibrationOutcome {
+  CodecProfile profile;
+  FitReport report;
+  int64_t num_tokens = 0;
+  double seconds = 0;
+};
+
+// Prompt tokens only, no warm-up, every pass over the same windows (method.md 2.1). kUnsupported for a method that is not
+// calibrated; kInvalidArgument for a text that is too short; kCancelled leaves nothing behind.
+Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& request);
+
+}  // namespace oscar::engine

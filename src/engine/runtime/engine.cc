@@ -1,0 +1,125 @@
+#include "src/engine/runtime/engine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "src/base/status_macros.h"
+#include "src/engine/hub/model_cache.h"
+
+namespace oscar::engine {
+namespace {
+
+Status CheckOptions(const EngineOptions& options) {
+  const auto invalid = [](std::string text) { return Status(StatusCode::kInvalidArgument, std::move(text)); };
+  if (options.model.empty()) return invalid("no model: give one with -m (a .gguf file, or a name in the model cache)");
+  if (options.sink < 0 || options.sink % kPageTokens != 0) {
+    return invalid("--sink " + std::to_string(options.sink) + ": must be 0 or a multiple of 64");
+  }
+  if (options.recent < 0 || options.recent % kPageTokens != 0) {
+    return invalid("--recent " + std::to_string(options.recent) + ": must be 0 or a multiple of 64");
+  }
+  if (options.context < 0) return invalid("--ctx " + std::to_string(options.context) + ": must be positive");
+  if (options.threads < 0 || options.threads > 1024) {
+    return invalid("--threads " + std::to_string(options.threads) + ": must be between 1 and 1024");
+  }
+  return {};
+}
+
+}  // namespace
+
+int AvailableCores() {
+  cpu_set_t set;
+  int cores = sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+  // A container's quota: more runnable threads than that makes ggml's spinning barriers wait for scheduler ticks.
+  std::ifstream quota_file("/sys/fs/cgroup/cpu.max");
+  double quota = 0, period = 0;
+  if (quota_file >> quota >> period && period > 0) cores = std::min(cores, static_cast<int>(quota / period));
+  return std::max(1, cores);
+}
+
+Result<std::unique_ptr<Engine>> Engine::OpenModel(const EngineOptions& options) {
+  OSCAR_TRY(CheckOptions(options));
+  std::unique_ptr<Engine> engine(new Engine);
+  engine->options_ = options;
+  engine->threads_ = options.threads > 0 ? options.threads : AvailableCores();
+  OSCAR_ASSIGN_OR_RETURN(engine->model_path_, ModelCache().Resolve(options.model));
+  const std::filesystem::path& path = engine->model_path_;
+  OSCAR_ASSIGN_OR_RETURN(engine->model_, Model::Load(path, engine->threads_));
+  OSCAR_ASSIGN_OR_RETURN(const io::GgufFile file, io::GgufFile::Open(path));
+  auto identity = IdentifyModel(file, path.stem().string());
+  if (!identity.ok()) return identity.status().WithContext(path.string());
+  engine->identity_ = *std::move(identity);
+  OSCAR_TRY(engine->LoadTokenizer().WithContext(path.string()));
+  const int trained = engine->model_->config().max_context;
+  if (options.context > trained) {
+    return {StatusCode::kInvalidArgument, "--ctx " + std::to_string(options.context) + ": " + path.filename().string() +
+                                              " was trained for " + std::to_string(trained) + " tokens"};
+  }
+  engine->context_ = options.context > 0 ? options.context : std::min(kDefaultContext, trained);
+  return engine;
+}
+
+Result<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) {
+  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, OpenModel(options));
+  OSCAR_ASSIGN_OR_RETURN(engine->kv_, engine->SetUpKv(options.kv, options.profile));
+  return engine;
+}
+
+Status Engine::LoadTokenizer() {
+  const io::GgufMetadata& metadata = model_->metadata();
+  OSCAR_ASSIGN_OR_RETURN(tokenizer_, Tokenizer::Create(metadata));
+  if (tokenizer_->vocab_size() > model_->config().vocab_size) {
+    return {StatusCode::kCorruptData, "tokenizer.ggml.tokens has " + std::to_string(tokenizer_->vocab_size()) +
+                                          " tokens, the output layer only " + std::to_string(model_->config().vocab_size)};
+  }
+  OSCAR_ASSIGN_OR_RETURN(const std::string source, metadata.StringOr("tokenizer.chat_template", ""));
+  if (source.empty()) return {};
+  const auto text_of = [this](int32_t id) { return id < 0 ? std::string() : tokenizer_->TokenBytes(id, true); };
+  auto chat_template = ChatTemplate::Create(source, text_of(tokenizer_->bos_id()), text_of(tokenizer_->eos_id()));
+  if (!chat_template.ok()) return chat_template.status().WithContext("tokenizer.chat_template");
+  chat_template_ = *std::move(chat_template);
+  return {};
+}
+
+Result<KvSetup> Engine::SetUpKv(const std::string& kv, const std::filesystem::path& profile_path) const {
+  OSCAR_ASSIGN_OR_RETURN(const KvMethod method, ParseKvMethod(kv));
+  const KvShape& shape = model_->config().kv;
+  auto data_free = DataFreeProfile(method.name(), shape);
+  if (data_free.ok()) {
+    if (!profile_path.empty()) {
+      return {StatusCode::kInvalidArgument, "--profile " + profile_path.string() + ": " + method.name() + " takes no profile"};
+    }
+    return KvSetup{method, *std::move(data_free), ""};
+  }
+  if (data_free.status().code() != StatusCode::kFailedPrecondition) return data_free.status();
+  const bool is_default = profile_path.empty();
+  const auto path = is_default ? ModelCache::ProfilePath(model_path_, method.name()) : profile_path;
+  if (is_default && !std::filesystem::exists(path)) {
+    return {StatusCode::kFailedPrecondition, method.name() + " needs a calibrated profile and there is none at " + path.string() +
+                                                 "; make it with: oscar calibrate -m " + options_.model + " --kv " + method.name()};
+  }
+  OSCAR_ASSIGN_OR_RETURN(CodecProfile profile, CodecProfile::Load(path));
+  if (profile.method() != method.name()) {
+    return {StatusCode::kFailedPrecondition, path.string() + ": made for " + profile.method() + ", not for " + method.name()};
+  }
+  std::string warning;
+  OSCAR_TRY(CheckProfileFits(profile, shape, identity_.fingerprint, identity_.identity, &warning).WithContext(path.string()));
+  if (!warning.empty()) warning = path.string() + ": " + warning;
+  return KvSetup{method, std::move(profile), std::move(warning)};
+}
+
+Result<std::unique_ptr<KvCache>> Engine::NewCache(const KvSetup& setup, int context) {
+  KvCacheConfig config;
+  config.shape = model_->config().kv;
+  config.sink = options_.sink;
+  config.recent = options_.recent;
+  config.max_tokens = context;
+  config.max_sequences = 1;
+  config.max_step_tokens = std::min(kMaxStepTokens, context);
+  config.rope_angles = model_->rope_angles();
+  return KvCache::Create(setup.method, setup.profile, config, model_->executor());
+}
+
+}  // namespace oscar::engine

@@ -1,0 +1,67 @@
+// Engine: a model with its tokenizer, chat template and profile, and the caches that run over it. What every command opens.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "oscar/kv_cache.h"
+#include "oscar/result.h"
+#include "src/engine/models/model.h"
+#include "src/engine/runtime/model_identity.h"
+#include "src/engine/runtime/options.h"
+#include "src/engine/text/chat/chat_template.h"
+#include "src/engine/text/tokenizer.h"
+
+namespace oscar::engine {
+
+// A KV method with the profile it needs, checked against the model.
+struct KvSetup {
+  KvMethod method;
+  CodecProfile profile;
+  std::string warning;  // empty, or one line: the profile is from another quantisation of the model, for example
+};
+
+class Engine {
+ public:
+  // Finds and maps the model, then checks method and profile; no weight is read before both fit. Errors name the file or
+  // option; kFailedPrecondition with the command to run when a calibrated method has no profile.
+  static Result<std::unique_ptr<Engine>> Open(const EngineOptions& options);
+  // The same without a KV method: for calibration, and for evaluations that set up several methods.
+  static Result<std::unique_ptr<Engine>> OpenModel(const EngineOptions& options);
+
+  Model& model() { return *model_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const ChatTemplate* chat_template() const { return chat_template_ ? &*chat_template_ : nullptr; }  // null: none in the file
+  const ModelIdentity& identity() const { return identity_; }
+  const std::filesystem::path& model_path() const { return model_path_; }
+  const EngineOptions& options() const { return options_; }
+  int context() const { return context_; }  // tokens, effective
+  int threads() const { return threads_; }
+  const KvSetup* kv() const { return kv_ ? &*kv_ : nullptr; }  // null after OpenModel
+
+  // Method and profile by name; `profile` empty: the file beside the model. Errors as Open.
+  Result<KvSetup> SetUpKv(const std::string& kv, const std::filesystem::path& profile) const;
+  // A cache for one sequence of `context` tokens, with the windows of the options.
+  Result<std::unique_ptr<KvCache>> NewCache(const KvSetup& setup, int context);
+
+ private:
+  Engine() = default;
+  Status LoadTokenizer();
+
+  EngineOptions options_;
+  std::filesystem::path model_path_;
+  ModelIdentity identity_;
+  std::optional<KvSetup> kv_;
+  std::unique_ptr<Model> model_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::optional<ChatTemplate> chat_template_;
+  int context_ = 0;
+  int threads_ = 0;
+};
+
+// Cores this process may run on (affinity and cgroup quota).
+int AvailableCores();
+
+}  // namespace oscar::engine

@@ -1,0 +1,130 @@
+#include "src/engine/runtime/generate.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "src/base/status_macros.h"
+#include "src/engine/sample/sampler.h"
+#include "src/engine/sample/stop_matcher.h"
+#include "src/engine/text/stream_decoder.h"
+
+namespace oscar::engine {
+namespace {
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+bool IsCancelled(const GenerateRequest& request) { return request.cancelled != nullptr && request.cancelled->load(); }
+
+}  // namespace
+
+std::string_view FinishReasonName(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kEndToken: return "end token";
+    case FinishReason::kStopString: return "stop string";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kContextFull: return "context full";
+    case FinishReason::kCancelled: return "cancelled";
+  }
+  return "unknown";
+}
+
+Result<Conversation> Conversation::Start(Engine& engine, KvCache& cache) {
+  OSCAR_ASSIGN_OR_RETURN(const SequenceId sequence, cache.NewSequence());
+  return Conversation(engine, cache, sequence);
+}
+
+Status Conversation::Resume(const std::vector<int32_t>& prompt) {
+  const size_t limit = std::min(tokens_.size(), prompt.size() - 1);
+  size_t shared = 0;
+  while (shared < limit && tokens_[shared] == prompt[shared]) ++shared;
+  if (shared == tokens_.size()) return {};
+  OSCAR_ASSIGN_OR_RETURN(const int kept, cache_->Truncate(sequence_, static_cast<int>(shared)));
+  tokens_.resize(kept);
+  return {};
+}
+
+Status Conversation::Prefill(const GenerateRequest& request, std::vector<float>* logits) {
+  const size_t step = std::min<size_t>(kMaxStepTokens, cache_->config().max_step_tokens);
+  while (tokens_.size() < request.prompt.size()) {
+    if (IsCancelled(request)) return {StatusCode::kCancelled, "interrupted"};
+    const size_t count = std::min(step, request.prompt.size() - tokens_.size());
+    const StepSequence part{sequence_, std::span(request.prompt).subspan(tokens_.size(), count), false};
+    OSCAR_TRY(engine_->model().Forward({&part, 1}, *cache_, logits));
+    tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
+  }
+  return {};
+}
+
+Status Conversation::Decode(const GenerateRequest& request, std::vector<float>& logits, GenerateResult* result) {
+  const Tokenizer& tokenizer = engine_->tokenizer();
+  OSCAR_ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(request.sampling, engine_->model().config().vocab_size));
+  result->seed = sampler.seed();
+  for (const int32_t token : request.prompt) sampler.Accept(token, /*is_prompt=*/true);
+  StreamDecoder decoder(tokenizer);
+  StopMatcher stops(request.stop);
+  const auto emit = [&](std::string_view text) {
+    result->text += text;
+    if (request.on_text && !text.empty()) request.on_text(text);
+  };
+  for (;;) {
+    if (IsCancelled(request)) {
+      result->finish = FinishReason::kCancelled;
+      break;
+    }
+    OSCAR_ASSIGN_OR_RETURN(const int32_t token, sampler.Sample(logits, static_cast<int64_t>(tokens_.size())));
+    if (!request.ignore_end && tokenizer.IsEndOfGeneration(token)) {
+      result->finish = FinishReason::kEndToken;
+      break;
+    }
+    sampler.Accept(token, /*is_prompt=*/false);
+    result->tokens.push_back(token);
+    emit(stops.Push(decoder.Push(token)));
+    if (stops.stopped()) {
+      result->finish = FinishReason::kStopString;
+      return {};
+    }
+    if (request.max_tokens > 0 && static_cast<int>(result->tokens.size()) >= request.max_tokens) {
+      result->finish = FinishReason::kLength;
+      break;
+    }
+    if (static_cast<int>(tokens_.size()) >= cache_->config().max_tokens) {
+      result->finish = FinishReason::kContextFull;
+      break;
+    }
+    const StepSequence step{sequence_, {&token, 1}, false};
+    OSCAR_TRY(engine_->model().Forward({&step, 1}, *cache_, &logits));
+    tokens_.push_back(token);
+  }
+  emit(stops.Push(decoder.Finish()));
+  emit(stops.Finish());
+  return {};
+}
+
+Result<GenerateResult> Conversation::Generate(const GenerateRequest& request) {
+  if (request.prompt.empty()) return {StatusCode::kInvalidArgument, "the prompt has no tokens"};
+  const int64_t room = cache_->config().max_tokens;
+  if (static_cast<int64_t>(request.prompt.size()) > room) {
+    return {StatusCode::kInvalidArgument, "the prompt has " + std::to_string(request.prompt.size()) +
+                                              " tokens, the context holds " + std::to_string(room) + " (raise --ctx)"};
+  }
+  GenerateResult result;
+  result.prompt_tokens = static_cast<int>(request.prompt.size());
+  OSCAR_TRY(Resume(request.prompt));
+  result.cached_tokens = num_tokens();
+  std::vector<float> logits;
+  auto start = std::chrono::steady_clock::now();
+  if (Status status = Prefill(request, &logits); !status.ok()) {
+    if (status.code() != StatusCode::kCancelled) return status;
+    result.finish = FinishReason::kCancelled;
+    return result;
+  }
+  result.prefill_seconds = SecondsSince(start);
+  start = std::chrono::steady_clock::now();
+  OSCAR_TRY(Decode(request, logits, &result));
+  result.decode_seconds = SecondsSince(start);
+  return result;
+}
+
+}  // namespace oscar::engine

@@ -1,0 +1,22 @@
+// EngineOptions: the settings that every command shares, with their defaults beside the fields. One vocabulary on the command
+// line (tools/command_line.h); a setting is honoured or refused, never ignored.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace oscar::engine {
+
+inline constexpr int kDefaultContext = 4096;  // tokens, when neither --ctx nor a smaller model decides
+
+struct EngineOptions {
+  std::string model;                // a path, or a name in the model cache
+  std::string kv = "int2:oscar";    // codec:method
+  std::filesystem::path profile;    // empty: the one beside the model (ModelCache::ProfilePath)
+  int sink = 64;                    // multiples of 64 (method.md 5.1)
+  int recent = 256;
+  int context = 0;                  // tokens; 0: min(kDefaultContext, what the model was trained for)
+  int threads = 0;                  // 0: the cores this process may use
+};
+
+}  // namespace oscar::engine
