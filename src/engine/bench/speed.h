@@ -1,0 +1,49 @@
+// `oscar bench`: prefill and decode tokens per second by context length and KV method. All methods run in one process on the
+// same tokens, interleaved step by step, so that a busy machine slows them alike.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "oscar/result.h"
+#include "src/engine/runtime/engine.h"
+#include "src/engine/runtime/progress_callback.h"
+
+namespace oscar::engine {
+
+struct SpeedRequest {
+  std::vector<KvSetup> methods;   // at least one
+  std::vector<int> contexts;      // tokens in the cache when decoding is timed; ascending, >= 1
+  int decode_tokens = 32;         // steps timed at each context
+  RunControl control;
+};
+
+// Decode time is one step at batch 1, in seconds.
+struct StepTimes {
+  double min = 0, median = 0, max = 0;
+};
+
+struct SpeedCell {
+  std::string method;
+  int context = 0;
+  int prefill_tokens = 0;         // run in steps of up to kMaxStepTokens: `context` less the decode steps of lower contexts
+  double prefill_seconds = 0;
+  StepTimes decode;
+  std::size_t used_bytes = 0;     // cache pages held at that context
+};
+
+struct SpeedReport {
+  std::string model;
+  int threads = 0;
+  std::vector<SpeedCell> cells;   // by context, then method
+};
+
+// tokens: at least SpeedTokensNeeded. kInvalidArgument for contexts that are not ascending, closer than decode_tokens, or do
+// not fit the model. Decode steps count into the prefix of the next context, as prefill of the same tokens would.
+Result<SpeedReport> MeasureSpeed(Engine& engine, std::span<const int32_t> tokens, const SpeedRequest& request);
+
+// Tokens MeasureSpeed needs.
+int64_t SpeedTokensNeeded(const SpeedRequest& request);
+
+}  // namespace oscar::engine
