@@ -1,3 +1,33 @@
 // The program `oscar`: parses the subcommand and calls it. Each subcommand is one file.
 
-int main() { return 0; }
+#include <CLI/CLI.hpp>
+#include <exception>
+#include <string>
+
+#include "oscar/version.h"
+#include "tools/command_line.h"
+#include "tools/subcommands.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("oscar: LLM inference with a 2-bit KV cache", "oscar");
+  app.set_version_flag("--version", "oscar " + std::string(oscar::kVersion));
+  app.require_subcommand(1);
+  app.get_formatter()->column_width(36);
+  int exit_code = 0;
+  oscar::tools::AddRunCommand(app, exit_code);
+  oscar::tools::AddCalibrateCommand(app, exit_code);
+  oscar::tools::AddEvalCommand(app, exit_code);
+  oscar::tools::AddBenchCommand(app, exit_code);
+  oscar::tools::AddInspectCommand(app, exit_code);
+  oscar::tools::AddPullCommand(app, exit_code);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    // CLI11 returns 0 for --help and --version and prints them itself.
+    return app.exit(error) == 0 ? 0 : oscar::tools::kExitUsage;
+  } catch (const std::exception& error) {
+    return oscar::tools::Fail(app.get_subcommands().empty() ? "" : app.get_subcommands()[0]->get_name(),
+                              {oscar::StatusCode::kInternal, error.what()});
+  }
+  return exit_code;
+}

@@ -1,0 +1,207 @@
+"""Black-box tests of the program `oscar`: exit codes, errors, and a real model answering over a 2-bit cache."""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import unittest
+
+OSCAR = os.environ["OSCAR_BINARY"]
+MODELS = pathlib.Path(os.environ.get("OSCAR_TEST_MODELS", "/nonexistent"))
+MODEL = MODELS / "SmolLM2-135M-Instruct.Q4_1.gguf"
+
+
+def run(*args, stdin=None, timeout=600, cwd=None, env=None):
+    return subprocess.run([OSCAR, *map(str, args)], input=stdin, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=env)
+
+
+class ErrorCase(unittest.TestCase):
+    def assert_one_line_error(self, result, code, *parts):
+        self.assertEqual(result.returncode, code, result.stderr)
+        lines = [line for line in result.stderr.splitlines() if "error:" in line]
+        self.assertEqual(len(lines), 1, result.stderr)
+        for part in parts:
+            self.assertIn(part, lines[0])
+
+
+class CommandLine(ErrorCase):
+    def test_help_lists_every_subcommand_and_exits_with_zero(self):
+        result = run("--help")
+        self.assertEqual(result.returncode, 0)
+        for name in ("run", "calibrate", "eval", "bench", "inspect", "pull"):
+            self.assertIn(name, result.stdout)
+
+    def test_version_is_a_semantic_version(self):
+        self.assertRegex(run("--version").stdout, r"^oscar \d+\.\d+\.\d+")
+
+    def test_usage_errors_exit_with_two(self):
+        for args in ([], ["fly"], ["run"], ["run", "-m"], ["run", "-m", "x", "--no-such-option"], ["eval"], ["bench", "-m", "x", "--contexts", "a"]):
+            self.assertEqual(run(*args, stdin="").returncode, 2, args)
+
+    def test_a_missing_model_is_named(self):
+        self.assert_one_line_error(run("run", "-m", "no-such-model", "-p", "x"), 1, "no-such-model")
+
+    def test_bad_values_are_refused_before_the_model_is_opened(self):
+        for args, part in ((["--sink", "65"], "--sink 65"), (["--recent", "-64"], "--recent -64"), (["-t", "-1"], "--threads -1"),
+                           (["-c", "-5"], "--ctx -5"), (["--temperature", "-1"], "temperature"), (["--top-p", "2"], "top_p")):
+            self.assert_one_line_error(run("run", "-m", "x", "-p", "hi", *args), 2, part)
+
+
+class HostileFiles(ErrorCase):
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp())
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def write(self, name, data):
+        path = self.folder / name
+        path.write_bytes(data)
+        return path
+
+    def test_files_that_are_no_model_are_refused_by_name(self):
+        for name, data in (("empty.gguf", b""), ("text.gguf", b"hello world, this is no model"), ("magic.gguf", b"GGUF"),
+                           ("huge.gguf", b"GGUF" + (3).to_bytes(4, "little") + b"\xff" * 16)):
+            self.assert_one_line_error(run("inspect", "-m", self.write(name, data)), 1, name)
+
+    def test_a_folder_is_no_model(self):
+        self.assert_one_line_error(run("inspect", "-m", self.folder), 2, str(self.folder))
+
+    def test_files_that_are_no_profile_are_refused_by_name(self):
+        for name, data in (("empty.safetensors", b""), ("text.safetensors", b"hello world"), ("long.safetensors", b"\xff" * 64)):
+            self.assert_one_line_error(run("inspect", "--profile", self.write(name, data)), 1, name)
+
+
+@unittest.skipUnless(MODEL.exists(), "the default model is absent (OSCAR_TEST_MODELS)")
+class DefaultModel(ErrorCase):
+    """One calibrated copy of the default model for all tests."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = pathlib.Path(tempfile.mkdtemp())
+        cls.model = cls.folder / "model.gguf"
+        cls.model.symlink_to(MODEL)
+        cls.before = run("run", "-m", cls.model, "-p", "hi", "--kv", "int2:oscar")
+        cls.calibration = run("calibrate", "-m", cls.model, "--tokens", "4096", "--window", "1024")
+        cls.profile = next(cls.folder.glob("*.safetensors"), None)
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.folder)
+
+    def test_a_calibrated_method_without_a_profile_says_how_to_make_one(self):
+        self.assert_one_line_error(self.before, 1, "int2:oscar", "oscar calibrate")
+
+    def test_calibration_prints_a_row_per_layer_and_leaves_one_file(self):
+        self.assertEqual(self.calibration.returncode, 0, self.calibration.stderr)
+        self.assertIn("head spread", self.calibration.stdout)
+        self.assertEqual([path.name for path in self.folder.glob("*.safetensors*")], [self.profile.name])
+
+    def test_the_2_bit_cache_answers_and_reports_what_it_holds(self):
+        result = run("run", "-m", self.model, "-p", "What is the capital of France?", "--temperature", "0", "-n", "24")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("Paris", result.stdout)
+        self.assertIn("kv int2:oscar", result.stderr)
+        self.assertIn("bits/element", result.stderr)
+
+    def test_the_same_seed_gives_the_same_answer(self):
+        args = ("run", "-m", self.model, "-p", "Tell me a story.", "-n", "40", "--seed", "7", "-q")
+        first, second = run(*args), run(*args)
+        self.assertEqual(first.returncode, 0, first.stderr)
+        self.assertEqual(first.stdout, second.stdout)
+        self.assertNotEqual(first.stdout, run(*args[:-2], "8", "-q").stdout)
+
+    def test_stop_strings_end_the_answer_and_are_not_printed(self):
+        result = run("run", "-m", self.model, "--raw", "-p", "1, 2, 3, 4, 5,", "--temperature", "0", "-n", "40", "--stop", "9", "-q")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("8", result.stdout)
+        self.assertNotIn("9", result.stdout)
+
+    def test_a_prompt_longer_than_the_context_is_refused(self):
+        result = run("run", "-m", self.model, "-c", "128", "-p", "word " * 500)
+        self.assert_one_line_error(result, 2, "context", "128")
+
+    def test_piped_text_is_the_prompt_and_an_empty_one_is_refused(self):
+        result = run("run", "-m", self.model, "--temperature", "0", "-n", "8", "-q", stdin="Say hello.")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(result.stdout.strip())
+        self.assert_one_line_error(run("run", "-m", self.model, stdin=""), 2, "no prompt")
+
+    def test_eval_kl_ranks_the_methods_and_prints_the_same_as_json(self):
+        text = self.folder / "text.txt"
+        shutil.copy("/usr/share/common-licenses/GPL-3", text)
+        args = ("eval", "kl", "-m", self.model, "--kv", "bf16,int2:oscar,int2:naive", "--text", text, "--window", "1024", "--windows", "2")
+        result = run(*args, "--json", "-q")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = json.loads(result.stdout)
+        kl = {row["kv"]: row["kl_mean_nats"] for row in report["methods"]}
+        self.assertEqual(kl.pop("exact (bf16)"), 0)
+        self.assertAlmostEqual(kl["bf16"], 0, places=9)
+        self.assertLess(kl["int2:oscar"] * 2, kl["int2:naive"])
+        self.assertGreater(kl["int2:oscar"], 0.005)
+        self.assertEqual(report["scored_tokens"], 2 * 512)
+        for row in report["methods"]:
+            self.assertGreater(row["perplexity"], 1)
+
+    def test_eval_refuses_a_text_that_is_too_short(self):
+        text = self.folder / "short.txt"
+        text.write_text("too short")
+        self.assert_one_line_error(run("eval", "ppl", "-m", self.model, "--kv", "bf16", "--text", text), 2, "short.txt", "too short")
+
+    def test_a_truncated_or_damaged_profile_is_refused(self):
+        data = self.profile.read_bytes()
+        broken = self.folder / "broken.profile"
+        rng = random.Random(5)
+        for size in (0, 7, 100, len(data) // 2, len(data) - 1):
+            broken.write_bytes(data[:size])
+            self.assert_one_line_error(run("run", "-m", self.model, "-p", "x", "--profile", broken), 1, "broken.profile")
+        for _ in range(4):
+            changed = bytearray(data)
+            changed[rng.randrange(8, 600)] ^= 0x15
+            broken.write_bytes(changed)
+            result = run("run", "-m", self.model, "-p", "x", "-n", "1", "--profile", broken)
+            self.assertIn(result.returncode, (0, 1), result.stderr)  # a flipped letter of a comment field may be harmless
+
+    def test_a_truncated_model_is_refused(self):
+        broken = self.folder / "broken.gguf"
+        data = MODEL.read_bytes()
+        for size in (100, 5000, 500_000, 5_000_000, len(data) - 1):
+            broken.write_bytes(data[:size])
+            self.assert_one_line_error(run("run", "-m", broken, "-p", "x", "--kv", "bf16"), 1, "broken.gguf")
+
+    def test_a_profile_given_to_a_method_without_one_is_refused(self):
+        result = run("run", "-m", self.model, "-p", "x", "--kv", "int2:naive", "--profile", self.profile)
+        self.assert_one_line_error(result, 2, "int2:naive", "takes no profile")
+
+    def test_an_interrupted_calibration_leaves_no_file(self):
+        target = self.folder / "interrupted.safetensors"
+        process = subprocess.Popen([OSCAR, "calibrate", "-m", self.model, "-o", target, "--tokens", "4096"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        # Until its first progress line the process may not have its handler yet.
+        process.stderr.read(1)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 130)
+        self.assertEqual(list(self.folder.glob("interrupted*")), [])
+
+    def test_inspect_shows_model_profile_and_ledger(self):
+        result = run("inspect", "-m", self.model)
+        self.assertIn("head_dim 64", result.stdout)
+        result = run("inspect", "--profile", self.profile)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn("int2:oscar", result.stdout)
+        result = run("inspect", "-m", self.model, "--kv", "int2:oscar", "--tokens", "131072")
+        self.assertIn("2.500", result.stdout)  # 2 + 32/64 bits per encoded element
+
+    def test_bench_prints_a_cell_for_each_method_and_context(self):
+        result = run("bench", "-m", self.model, "--contexts", "64,256", "--decode-tokens", "2", "--kv", "bf16,int2:oscar", "--json", "-q")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        cells = json.loads(result.stdout)["cells"]
+        self.assertEqual([(c["context_tokens"], c["kv"]) for c in cells],
+                         [(64, "bf16"), (64, "int2:oscar"), (256, "bf16"), (256, "int2:oscar")])
+
+
+if __name__ == "__main__":
+    unittest.main()

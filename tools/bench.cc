@@ -1,0 +1,111 @@
+// `oscar bench`: prefill and decode speed by context length and KV method.
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <memory>
+
+#include "src/base/status_macros.h"
+#include "src/engine/bench/speed.h"
+#include "src/engine/report/json_report.h"
+#include "src/engine/report/table.h"
+#include "src/engine/runtime/calibration_text.h"
+#include "src/engine/runtime/text_source.h"
+#include "tools/command_line.h"
+#include "tools/subcommands.h"
+#include "tools/terminal.h"
+
+namespace oscar::tools {
+namespace {
+
+struct BenchArguments {
+  engine::EngineOptions engine;
+  std::vector<std::string> methods{"bf16", "int2:oscar"};
+  std::vector<int> contexts{512, 2048, 4096};
+  int decode_tokens = 32;
+  bool json = false, quiet = false;
+};
+
+engine::Table CellTable(const engine::SpeedReport& report) {
+  using engine::NumberFormat;
+  engine::Table table("", {{"context_tokens", "context", "tokens"},
+                           {"kv", "kv", ""},
+                           {"prefill_tokens_per_second", "prefill", "tokens/s", NumberFormat::kDecimal, 1},
+                           {"decode_tokens_per_second", "decode median", "tokens/s", NumberFormat::kDecimal, 2},
+                           {"decode_tokens_per_second_min", "min", "tokens/s", NumberFormat::kDecimal, 2},
+                           {"decode_tokens_per_second_max", "max", "tokens/s", NumberFormat::kDecimal, 2},
+                           {"decode_ratio", "ratio", "to the first", NumberFormat::kDecimal, 2},
+                           {"cache_bytes", "cache", "", NumberFormat::kBytes}});
+  double first_median = 0;
+  for (const engine::SpeedCell& cell : report.cells) {
+    if (cell.method == report.cells.front().method) first_median = cell.decode.median;
+    table.AddRow({int64_t{cell.context}, cell.method, cell.prefill_tokens / cell.prefill_seconds, 1 / cell.decode.median,
+                  1 / cell.decode.max, 1 / cell.decode.min, first_median / cell.decode.median, uint64_t{cell.used_bytes}});
+  }
+  return table;
+}
+
+void PrintReport(const engine::SpeedReport& report, bool as_json) {
+  if (as_json) {
+    engine::JsonReport json("bench");
+    json.Set("model", report.model);
+    json.Set("threads", int64_t{report.threads});
+    json.Add("cells", CellTable(report));
+    fmt::print("{}", json.ToText());
+    return;
+  }
+  fmt::print("{}, {} threads, batch 1; ratio: decode rate over that of the first method at the same context\n{}", report.model,
+             report.threads, CellTable(report).ToText());
+}
+
+Status Bench(const BenchArguments& arguments) {
+  OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
+  engine::SpeedRequest request;
+  for (const std::string& text : arguments.methods) {
+    const MethodArgument method = ParseMethodArgument(text);
+    OSCAR_ASSIGN_OR_RETURN(engine::KvSetup setup, engine->SetUpKv(method.kv, method.profile));
+    Warn("bench", setup.warning);
+    request.methods.push_back(std::move(setup));
+  }
+  request.contexts = arguments.contexts;
+  request.decode_tokens = arguments.decode_tokens;
+  request.control = ProgressControl("bench", arguments.quiet);
+  // Speed does not depend on what the text says, so a short one is repeated.
+  engine::TextSource source{"built-in text", std::string(engine::CalibrationText())};
+  const int64_t needed = engine::SpeedTokensNeeded(request);
+  OSCAR_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, engine::TokenizeSource(engine->tokenizer(), source, needed, 1));
+  for (size_t i = 0; static_cast<int64_t>(tokens.size()) < needed; ++i) tokens.push_back(tokens[i]);
+  CatchInterrupts();
+  OSCAR_ASSIGN_OR_RETURN(const engine::SpeedReport report, engine::MeasureSpeed(*engine, tokens, request));
+  PrintReport(report, arguments.json);
+  return {};
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<BenchArguments>();
+  CLI::App* command = app.add_subcommand("bench", "Prefill and decode speed by context length and KV method");
+  command->add_option("-m,--model", arguments->engine.model, "Model: a .gguf file, or its name in the model cache")
+      ->required()
+      ->type_name("FILE|NAME");
+  command->add_option("-t,--threads", arguments->engine.threads, "Compute threads (default: the cores this process may use)")
+      ->type_name("N");
+  command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, interleaved in one run")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("METHOD[=FILE],...");
+  AddWindowOptions(*command, arguments->engine);
+  command->add_option("--contexts", arguments->contexts, "Context lengths, ascending")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("TOKENS,...");
+  command->add_option("--decode-tokens", arguments->decode_tokens, "Steps timed at each context")->capture_default_str()->type_name("N");
+  command->add_flag("--json", arguments->json, "Print JSON");
+  command->add_flag("-q,--quiet", arguments->quiet, "No progress");
+  command->callback([arguments, &exit_code] {
+    const Status status = Bench(*arguments);
+    exit_code = status.ok() ? 0 : Fail("bench", status);
+  });
+}
+
+}  // namespace oscar::tools

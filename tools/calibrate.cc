@@ -1,0 +1,109 @@
+// `oscar calibrate`: fits the profile of a calibrated method and saves it beside the model.
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+#include <map>
+#include <memory>
+
+#include "oscar/version.h"
+#include "src/base/status_macros.h"
+#include "src/engine/hub/model_cache.h"
+#include "src/engine/report/table.h"
+#include "src/engine/runtime/calibration_run.h"
+#include "src/engine/runtime/calibration_text.h"
+#include "tools/command_line.h"
+#include "tools/subcommands.h"
+#include "tools/terminal.h"
+
+namespace oscar::tools {
+namespace {
+
+struct CalibrateArguments {
+  engine::EngineOptions engine;
+  std::string text, output;
+  int64_t tokens = engine::kDefaultCalibrationTokens;
+  int window = engine::kDefaultCalibrationWindow;
+  OscarFitOptions fit;
+  bool quiet = false;
+};
+
+void PrintReport(const engine::CalibrationOutcome& outcome, const std::string& path) {
+  engine::Table table({"layer", "cond K", "cond V", "top-8 K", "top-8 V", "|R'R-I|", "head spread"});
+  for (size_t layer = 0; layer < outcome.report.layers.size(); ++layer) {
+    const FitReport::Layer& row = outcome.report.layers[layer];
+    table.AddRow({std::to_string(layer), fmt::format("{:.3g}", row.k_condition), fmt::format("{:.3g}", row.v_condition),
+                  fmt::format("{:.2f}", row.k_top8_share), fmt::format("{:.2f}", row.v_top8_share),
+                  fmt::format("{:.1e}", row.orthogonality_error),
+                  fmt::format("{:.2f} (head {})", row.worst_head_spread, row.worst_head)});
+  }
+  fmt::print("{}", table.ToText());
+  fmt::print("{} tokens in {:.1f} s; moments of the first 3/4 differ by {:.2f} % from those of all\n", outcome.num_tokens,
+             outcome.seconds, 100 * outcome.report.k_convergence);
+  fmt::print("profile: {}\n", path);
+}
+
+Status Calibrate(const CalibrateArguments& arguments) {
+  engine::CalibrationRequest request;
+  request.method = arguments.engine.kv;
+  request.num_tokens = arguments.tokens;
+  request.window_tokens = arguments.window;
+  request.fit = arguments.fit;
+  if (arguments.tokens < 1) return {StatusCode::kInvalidArgument, "--tokens must be positive"};
+  if (arguments.text.empty()) {
+    request.text = {"built-in text of oscar " + std::string(kVersion), std::string(engine::CalibrationText())};
+  } else {
+    OSCAR_ASSIGN_OR_RETURN(request.text,
+                           engine::ReadTextSource(arguments.text, static_cast<uint64_t>(arguments.tokens) * engine::kBytesPerToken));
+  }
+  OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
+  CatchInterrupts();
+  request.control = ProgressControl("calibrate", arguments.quiet);
+  OSCAR_ASSIGN_OR_RETURN(const engine::CalibrationOutcome outcome, engine::Calibrate(*engine, request));
+  const std::filesystem::path path = arguments.output.empty()
+                                         ? engine::ModelCache::ProfilePath(engine->model_path(), request.method)
+                                         : std::filesystem::path(arguments.output);
+  OSCAR_TRY(outcome.profile.Save(path));
+  if (!arguments.quiet) PrintReport(outcome, path.string());
+  for (const std::string& warning : outcome.report.warnings) Warn("calibrate", warning);
+  if (outcome.num_tokens < arguments.tokens) {
+    Warn("calibrate", fmt::format("the text has {} tokens, fewer than the {} asked for", outcome.num_tokens, arguments.tokens));
+  }
+  return {};
+}
+
+}  // namespace
+
+void AddCalibrateCommand(CLI::App& app, int& exit_code) {
+  auto arguments = std::make_shared<CalibrateArguments>();
+  CLI::App* command = app.add_subcommand("calibrate", "Fit the profile of a calibrated KV method");
+  command->add_option("-m,--model", arguments->engine.model, "Model: a .gguf file, or its name in the model cache")
+      ->required()
+      ->type_name("FILE|NAME");
+  command->add_option("-t,--threads", arguments->engine.threads, "Compute threads (default: the cores this process may use)")
+      ->type_name("N");
+  command->add_option("--kv", arguments->engine.kv, "Method to calibrate")->capture_default_str()->type_name("METHOD");
+  command->add_option("--text", arguments->text, "Text file or folder (default: the text built into the program)")->type_name("PATH");
+  command->add_option("-o,--output", arguments->output, "Profile file (default: beside the model)")->type_name("FILE");
+  command->add_option("--tokens", arguments->tokens, "Calibration tokens")->capture_default_str()->type_name("N");
+  command->add_option("--window", arguments->window, "Tokens per window")->capture_default_str()->type_name("N");
+  command->add_flag("--per-head", arguments->fit.per_head, "One rotation per KV head instead of one per layer");
+  command->add_option("--k-metric", arguments->fit.k_metric, "query or plain")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, KMetric>{{"query", KMetric::kQuery}, {"plain", KMetric::kPlain}}));
+  command->add_option("--v-metric", arguments->fit.v_metric, "score or plain")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, VMetric>{{"score", VMetric::kScore}, {"plain", VMetric::kPlain}}));
+  command->add_option("--compose", arguments->fit.composition, "r_h_pbr, r_h, plain, h_pbr or hadamard")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Composition>{{"plain", Composition::kPlain},
+                                                                             {"r_h", Composition::kRH},
+                                                                             {"r_h_pbr", Composition::kRHPbr},
+                                                                             {"h_pbr", Composition::kHPbr},
+                                                                             {"hadamard", Composition::kHadamard}}));
+  command->add_option("--clip-k", arguments->fit.clip_k, "Rank clip ratio of keys; 0: none")->capture_default_str()->type_name("R");
+  command->add_option("--clip-v", arguments->fit.clip_v, "Rank clip ratio of values; 0: none")->capture_default_str()->type_name("R");
+  command->add_flag("-q,--quiet", arguments->quiet, "No progress and no table");
+  command->callback([arguments, &exit_code] {
+    const Status status = Calibrate(*arguments);
+    exit_code = status.ok() ? 0 : Fail("calibrate", status);
+  });
+}
+
+}  // namespace oscar::tools

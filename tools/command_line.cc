@@ -1,0 +1,61 @@
+#include "tools/command_line.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <fmt/format.h>
+
+namespace oscar::tools {
+
+int Fail(const std::string& command, const Status& status) {
+  fmt::print(stderr, "oscar {}: error: {}\n", command, status.message());
+  switch (status.code()) {
+    case StatusCode::kCancelled: return kExitInterrupted;
+    case StatusCode::kInvalidArgument: return kExitUsage;
+    default: return kExitFailed;
+  }
+}
+
+void Warn(const std::string& command, const std::string& message) {
+  if (!message.empty()) fmt::print(stderr, "oscar {}: warning: {}\n", command, message);
+}
+
+void AddModelOptions(CLI::App& app, engine::EngineOptions& options) {
+  app.add_option("-m,--model", options.model, "Model: a .gguf file, or its name in the model cache (see oscar inspect)")
+      ->required()
+      ->type_name("FILE|NAME");
+  app.add_option("-c,--ctx", options.context, "Context in tokens (default: 4096, or what the model was trained for if less)")
+      ->type_name("TOKENS");
+  app.add_option("-t,--threads", options.threads, "Compute threads (default: the cores this process may use)")->type_name("N");
+}
+
+void AddWindowOptions(CLI::App& app, engine::EngineOptions& options) {
+  app.add_option("--sink", options.sink, "First tokens kept in BF16, a multiple of 64")->capture_default_str()->type_name("TOKENS");
+  app.add_option("--recent", options.recent, "Newest tokens kept in BF16, a multiple of 64")->capture_default_str()->type_name("TOKENS");
+}
+
+void AddKvOptions(CLI::App& app, engine::EngineOptions& options) {
+  app.add_option("--kv", options.kv, "KV cache: bf16, int2:oscar, int2:naive, int2:clip, int2:hadamard or int2:quarot")
+      ->capture_default_str()
+      ->type_name("METHOD");
+  app.add_option("--profile", options.profile, "Calibrated profile (default: the one beside the model)")->type_name("FILE");
+}
+
+void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params) {
+  app.add_option("--temperature", params.temperature, "0 is greedy")->capture_default_str()->type_name("T");
+  app.add_option("--top-k", params.top_k, "Sample from the K most likely tokens; 0: off")->capture_default_str()->type_name("K");
+  app.add_option("--top-p", params.top_p, "Sample from the most likely tokens of this total probability")->capture_default_str()->type_name("P");
+  app.add_option("--min-p", params.min_p, "Drop tokens below this share of the best one's probability")->capture_default_str()->type_name("P");
+  app.add_option("--repetition-penalty", params.repetition_penalty, "1: off")->capture_default_str()->type_name("X");
+  app.add_option("--presence-penalty", params.presence_penalty, "-2 to 2")->capture_default_str()->type_name("X");
+  app.add_option("--frequency-penalty", params.frequency_penalty, "-2 to 2")->capture_default_str()->type_name("X");
+  app.add_option("--penalty-tokens", params.penalty_tokens, "Last tokens the penalties look at; 0: all")->capture_default_str()->type_name("N");
+  app.add_option("--seed", params.seed, "Seed of the draws (default: from the system; printed)")->type_name("N");
+}
+
+MethodArgument ParseMethodArgument(const std::string& text) {
+  const size_t equals = text.find('=');
+  if (equals == std::string::npos) return {text, ""};
+  return {text.substr(0, equals), text.substr(equals + 1)};
+}
+
+}  // namespace oscar::tools

@@ -1,0 +1,43 @@
+// The vocabulary of options that all subcommands share, and how they end: exit codes and the one line of an error.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "oscar/result.h"
+#include "src/engine/runtime/options.h"
+#include "src/engine/sample/sampling_params.h"
+
+namespace CLI {
+class App;
+}
+
+namespace oscar::tools {
+
+// Exit codes: 0 done; 1 the run failed; 2 the command line is wrong; 130 interrupted.
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitInterrupted = 130;
+
+// Prints "oscar COMMAND: error: MESSAGE" to stderr and gives the exit code of the status.
+int Fail(const std::string& command, const Status& status);
+// Prints "oscar COMMAND: warning: MESSAGE" to stderr, if there is one.
+void Warn(const std::string& command, const std::string& message);
+
+// -m, -t and -c.
+void AddModelOptions(CLI::App& app, engine::EngineOptions& options);
+// --sink and --recent.
+void AddWindowOptions(CLI::App& app, engine::EngineOptions& options);
+// --kv and --profile for one method.
+void AddKvOptions(CLI::App& app, engine::EngineOptions& options);
+// --temperature, --top-k, ...
+void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params);
+
+// "METHOD" or "METHOD=PROFILE" of commands that take several methods.
+struct MethodArgument {
+  std::string kv;
+  std::string profile;
+};
+MethodArgument ParseMethodArgument(const std::string& text);
+
+}  // namespace oscar::tools

@@ -1,0 +1,17 @@
+// One entry per subcommand: adds itself to the parser; the callback that it sets stores the exit code.
+#pragma once
+
+namespace CLI {
+class App;
+}
+
+namespace oscar::tools {
+
+void AddRunCommand(CLI::App& app, int& exit_code);
+void AddCalibrateCommand(CLI::App& app, int& exit_code);
+void AddEvalCommand(CLI::App& app, int& exit_code);
+void AddBenchCommand(CLI::App& app, int& exit_code);
+void AddInspectCommand(CLI::App& app, int& exit_code);
+void AddPullCommand(CLI::App& app, int& exit_code);
+
+}  // namespace oscar::tools
