@@ -1,5 +1,5 @@
-// StreamDecoder: tokens in, text out as soon as it is whole UTF-8. Never splits a character; at the end, and for bytes that
-// can never become valid, U+FFFD.
+// StreamDecoder: tokens in, text out as soon as it is whole UTF-8. Never splits a character; at the
+// end, and for bytes that can never become valid, U+FFFD.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class StreamDecoder {
   explicit StreamDecoder(const Tokenizer& tokenizer, bool render_special = false);
   // Text that became complete with this token; may be empty.
   std::string Push(int32_t token);
-  // What is left over, as valid UTF-8.
+  // What is left over, as valid UTF-8: nothing, or U+FFFD. The next Push() begins another text.
   std::string Finish();
 
  private:
