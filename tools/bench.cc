@@ -90,7 +90,7 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
       ->type_name("FILE|NAME");
   command->add_option("-t,--threads", arguments->engine.threads, "Compute threads (default: the cores this process may use)")
       ->type_name("N");
-  command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, interleaved in one run")
+  command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, interleaved in one run: " + KvMethodNames())
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("METHOD[=FILE],...");

@@ -37,9 +37,22 @@ void PrintReport(const engine::CalibrationOutcome& outcome, const std::string& p
                   fmt::format("{:.2f} (head {})", row.worst_head_spread, row.worst_head)});
   }
   fmt::print("{}", table.ToText());
-  fmt::print("{} tokens in {:.1f} s; moments of the first 3/4 differ by {:.2f} % from those of all\n", outcome.num_tokens,
-             outcome.seconds, 100 * outcome.report.k_convergence);
+  fmt::print("{} tokens in {:.1f} s", outcome.num_tokens, outcome.seconds);
+  if (outcome.report.k_convergence >= 0) {
+    fmt::print("; query moments of the first 3/4 differ by {:.2f} % from those of all", 100 * outcome.report.k_convergence);
+  }
+  fmt::print("\n");
   fmt::print("profile: {}\n", path);
+}
+
+// An option that takes one of some names.
+template <class Enum>
+void AddChoice(CLI::App& app, const char* flag, const char* description, const std::map<std::string, Enum>& choices, Enum& value) {
+  app.add_option_function<std::string>(flag, [choices, &value](const std::string& name) { value = choices.at(name); }, description)
+      ->check([choices](const std::string& name) {
+        return choices.contains(name) ? std::string() : "'" + name + "' is not one of the names in --help";
+      })
+      ->type_name("NAME");
 }
 
 Status Calibrate(const CalibrateArguments& arguments) {
@@ -87,16 +100,17 @@ void AddCalibrateCommand(CLI::App& app, int& exit_code) {
   command->add_option("--tokens", arguments->tokens, "Calibration tokens")->capture_default_str()->type_name("N");
   command->add_option("--window", arguments->window, "Tokens per window")->capture_default_str()->type_name("N");
   command->add_flag("--per-head", arguments->fit.per_head, "One rotation per KV head instead of one per layer");
-  command->add_option("--k-metric", arguments->fit.k_metric, "query or plain")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, KMetric>{{"query", KMetric::kQuery}, {"plain", KMetric::kPlain}}));
-  command->add_option("--v-metric", arguments->fit.v_metric, "score or plain")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, VMetric>{{"score", VMetric::kScore}, {"plain", VMetric::kPlain}}));
-  command->add_option("--compose", arguments->fit.composition, "r_h_pbr, r_h, plain, h_pbr or hadamard")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Composition>{{"plain", Composition::kPlain},
-                                                                             {"r_h", Composition::kRH},
-                                                                             {"r_h_pbr", Composition::kRHPbr},
-                                                                             {"h_pbr", Composition::kHPbr},
-                                                                             {"hadamard", Composition::kHadamard}}));
+  AddChoice<KMetric>(*command, "--k-metric", "What keys are rotated for: query (second moment of queries) or plain (of keys)",
+                     {{"query", KMetric::kQuery}, {"plain", KMetric::kPlain}}, arguments->fit.k_metric);
+  AddChoice<VMetric>(*command, "--v-metric", "What values are rotated for: score (weighted by attention) or plain",
+                     {{"score", VMetric::kScore}, {"plain", VMetric::kPlain}}, arguments->fit.v_metric);
+  AddChoice<Composition>(*command, "--compose", "Parts of the rotation: r_h_pbr, r_h, plain, h_pbr or hadamard",
+                         {{"plain", Composition::kPlain},
+                          {"r_h", Composition::kRH},
+                          {"r_h_pbr", Composition::kRHPbr},
+                          {"h_pbr", Composition::kHPbr},
+                          {"hadamard", Composition::kHadamard}},
+                         arguments->fit.composition);
   command->add_option("--clip-k", arguments->fit.clip_k, "Rank clip ratio of keys; 0: none")->capture_default_str()->type_name("R");
   command->add_option("--clip-v", arguments->fit.clip_v, "Rank clip ratio of values; 0: none")->capture_default_str()->type_name("R");
   command->add_flag("-q,--quiet", arguments->quiet, "No progress and no table");

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <fmt/format.h>
 
+#include "oscar/codec.h"
+
 namespace oscar::tools {
 
 int Fail(const std::string& command, const Status& status) {
@@ -33,8 +35,19 @@ void AddWindowOptions(CLI::App& app, engine::EngineOptions& options) {
   app.add_option("--recent", options.recent, "Newest tokens kept in BF16, a multiple of 64")->capture_default_str()->type_name("TOKENS");
 }
 
+std::string KvMethodNames() {
+  std::string names;
+  for (const CodecInfo& codec : ListCodecs()) {
+    if (codec.methods.empty()) names += std::string(names.empty() ? "" : ", ") + std::string(codec.name);
+    for (const std::string_view method : codec.methods) {
+      names += fmt::format("{}{}:{}", names.empty() ? "" : ", ", codec.name, method);
+    }
+  }
+  return names;
+}
+
 void AddKvOptions(CLI::App& app, engine::EngineOptions& options) {
-  app.add_option("--kv", options.kv, "KV cache: bf16, int2:oscar, int2:naive, int2:clip, int2:hadamard or int2:quarot")
+  app.add_option("--kv", options.kv, "KV cache: " + KvMethodNames())
       ->capture_default_str()
       ->type_name("METHOD");
   app.add_option("--profile", options.profile, "Calibrated profile (default: the one beside the model)")->type_name("FILE");

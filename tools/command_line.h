@@ -28,6 +28,8 @@ void Warn(const std::string& command, const std::string& message);
 void AddModelOptions(CLI::App& app, engine::EngineOptions& options);
 // --sink and --recent.
 void AddWindowOptions(CLI::App& app, engine::EngineOptions& options);
+// "bf16, int2:naive, ...": every method there is, for help texts.
+std::string KvMethodNames();
 // --kv and --profile for one method.
 void AddKvOptions(CLI::App& app, engine::EngineOptions& options);
 // --temperature, --top-k, ...

@@ -120,7 +120,7 @@ void AddOne(CLI::App& eval, const char* name, const char* description, bool comp
       ->type_name("FILE|NAME");
   command->add_option("-t,--threads", arguments->engine.threads, "Compute threads (default: the cores this process may use)")
       ->type_name("N");
-  command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE; all share one exact pass")
+  command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, that share one exact pass: " + KvMethodNames())
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("METHOD[=FILE],...");

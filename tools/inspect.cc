@@ -2,8 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <map>
 #include <memory>
 
+#include "oscar/calibrate.h"
 #include "src/base/status_macros.h"
 #include "src/engine/hub/model_cache.h"
 #include "src/engine/report/quantity.h"
@@ -45,6 +47,40 @@ Status InspectModel(const engine::EngineOptions& options) {
   return {};
 }
 
+// The checks of method.md 2.7 per layer and side, of the first KV head where heads differ.
+Status PrintRotations(const CodecProfile& profile) {
+  using engine::NumberFormat;
+  engine::Table table("", {{"layer", "layer", ""},
+                           {"side", "side", ""},
+                           {"clip", "clip", "rank", NumberFormat::kDecimal, 2},
+                           {"lambda_0", "lambda_0", "", NumberFormat::kSignificant, 4},
+                           {"lambda_max", "lambda_max", "", NumberFormat::kSignificant, 4},
+                           {"top8_share", "top-8", "share", NumberFormat::kDecimal, 2},
+                           {"orthogonality_error", "|R'R-I|", "max", NumberFormat::kSignificant, 2},
+                           {"basis_error", "|U'U-I|", "max", NumberFormat::kSignificant, 2},
+                           {"diagonal_spread", "diag R'CR", "max/min-1", NumberFormat::kSignificant, 2}});
+  const std::map<std::string, Composition> compositions{
+      {"r_h_pbr", Composition::kRHPbr}, {"r_h", Composition::kRH}, {"plain", Composition::kPlain}};
+  const auto composition = compositions.find(profile.provenance().composition);
+  for (int layer = 0; layer < profile.shape().num_layers; ++layer) {
+    for (const KvSide side : {KvSide::kKey, KvSide::kValue}) {
+      const RowProfile row = profile.row(layer, 0, side);
+      const std::span<const float> eigenvalues = profile.eigenvalues(layer, side);
+      std::vector<engine::Cell> cells{int64_t{layer}, side == KvSide::kKey ? "K" : "V", double{row.clip_ratio}};
+      if (eigenvalues.empty() || composition == compositions.end()) {
+        cells.resize(table.columns().size());
+      } else {
+        OSCAR_ASSIGN_OR_RETURN(const RotationCheck check, CheckRotation(row.transform->matrix(), eigenvalues, composition->second));
+        cells.insert(cells.end(), {double{eigenvalues.front()}, double{eigenvalues.back()}, check.top8_share,
+                                   check.orthogonality_error, check.basis_error, check.diagonal_spread});
+      }
+      table.AddRow(std::move(cells));
+    }
+  }
+  fmt::print("{}", table.ToText());
+  return {};
+}
+
 Status InspectProfile(const std::string& path) {
   OSCAR_ASSIGN_OR_RETURN(const CodecProfile profile, CodecProfile::Load(path));
   const Provenance& from = profile.provenance();
@@ -59,18 +95,7 @@ Status InspectProfile(const std::string& path) {
   PrintField("fit", fmt::format("scope {}, K metric {}, V metric {}, composition {}", from.scope, from.k_metric, from.v_metric,
                                 from.composition));
   PrintField("made", fmt::format("{} by oscar {}", from.created_utc, from.oscar_version));
-  engine::Table table({"layer", "lambda_0 K", "lambda_max K", "lambda_0 V", "lambda_max V", "clip K", "clip V"});
-  const auto edge = [](std::span<const float> values, bool last) {
-    return values.empty() ? std::string("-") : fmt::format("{:.4g}", last ? values.back() : values.front());
-  };
-  for (int layer = 0; layer < shape.num_layers; ++layer) {
-    const auto k = profile.eigenvalues(layer, KvSide::kKey), v = profile.eigenvalues(layer, KvSide::kValue);
-    table.AddRow({std::to_string(layer), edge(k, false), edge(k, true), edge(v, false), edge(v, true),
-                  fmt::format("{:.2f}", profile.row(layer, 0, KvSide::kKey).clip_ratio),
-                  fmt::format("{:.2f}", profile.row(layer, 0, KvSide::kValue).clip_ratio)});
-  }
-  fmt::print("{}", table.ToText());
-  return {};
+  return PrintRotations(profile);
 }
 
 // method.md 4: what a cache of T tokens stores, by segment and by every honest ledger.

@@ -16,19 +16,26 @@ struct MethodRun {
   std::vector<float> logits;
 };
 
-// Feeds window[at, at + count) to every method; scored rows go to the visitor.
-Status RunStep(Engine& engine, std::vector<MethodRun>& runs, std::span<const int32_t> window, int at, int count, bool scored,
-               int window_index, const ScoredRowsVisitor& visit) {
+// One step of a window: tokens [at, at + count).
+struct WindowStep {
+  int window_index;
+  std::span<const int32_t> window;
+  int at, count;
+  bool scored;
+};
+
+// Feeds a step to every method; scored rows go to the visitor.
+Status RunStep(Engine& engine, std::vector<MethodRun>& runs, const WindowStep& step, const ScoredRowsVisitor& visit) {
   ScoredRows rows;
-  rows.window_index = window_index;
-  rows.first_position = at;
-  rows.targets = window.subspan(at + 1, scored ? count : 0);
+  rows.window_index = step.window_index;
+  rows.first_position = step.at;
+  rows.targets = step.window.subspan(step.at + 1, step.scored ? step.count : 0);
   for (MethodRun& run : runs) {
-    const StepSequence step{run.sequence, window.subspan(at, count), scored};
-    OSCAR_TRY(engine.model().Forward({&step, 1}, *run.cache, &run.logits));
+    const StepSequence part{run.sequence, step.window.subspan(step.at, step.count), step.scored};
+    OSCAR_TRY(engine.model().Forward({&part, 1}, *run.cache, &run.logits));
     rows.logits.push_back(run.logits);
   }
-  return scored ? visit(rows) : Status();
+  return step.scored ? visit(rows) : Status();
 }
 
 }  // namespace
@@ -74,7 +81,7 @@ Status RunWindows(Engine& engine, std::span<const KvSetup> methods, std::span<co
       OSCAR_TRY(control.CheckCancelled());
       const bool scored = at >= first_scored;
       const int count = std::min(kStepTokens, (scored ? end : first_scored) - at);
-      OSCAR_TRY(RunStep(engine, runs, window, at, count, scored, static_cast<int>(index), visit));
+      OSCAR_TRY(RunStep(engine, runs, {static_cast<int>(index), window, at, count, scored}, visit));
       at += count;
       control.Report(static_cast<int64_t>(index) * plan.window + at, total);
     }

@@ -82,12 +82,15 @@ Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& r
     return {StatusCode::kInvalidArgument, "--window " + std::to_string(request.window_tokens) + ": the model was trained for " +
                                               std::to_string(config.max_context) + " tokens"};
   }
+  OSCAR_TRY(CheckOscarFit(config.kv, request.fit));
   const auto start = std::chrono::steady_clock::now();
   OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
                          TokenizeSource(engine.tokenizer(), request.text, request.num_tokens, 8 * config.kv.head_dim));
   OSCAR_ASSIGN_OR_RETURN(const KvSetup exact, engine.SetUpKv("bf16", {}));
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<KvCache> cache, engine.NewCache(exact, request.window_tokens));
-  MomentAccumulator moments(config.kv, request.fit);
+  OscarFitOptions fit = request.fit;
+  fit.expected_tokens = static_cast<int64_t>(tokens.size());
+  MomentAccumulator moments(config.kv, fit);
   int64_t done = 0;
   for (int pass = 0; pass < moments.num_passes(); ++pass) {
     OSCAR_TRY(RunPass(engine, *cache, tokens, request, moments, &done));
@@ -95,7 +98,7 @@ Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& r
   const int64_t num_tokens = static_cast<int64_t>(tokens.size());
   FitReport report;
   OSCAR_ASSIGN_OR_RETURN(CodecProfile profile,
-                         FitOscar(moments, request.fit, DescribeRun(engine, request, num_tokens), &report));
+                         FitOscar(moments, fit, DescribeRun(engine, request, num_tokens), &report));
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return CalibrationOutcome{std::move(profile), std::move(report), num_tokens, seconds};
 }

@@ -16,6 +16,8 @@ constexpr MethodPreset kMethods[] = {
     {.name = "naive"},
     {.name = "clip", .clip_k = 0.96f, .clip_v = 0.92f},
     {.name = "hadamard", .transform = TransformKind::kHadamard},
+    // What the OSCAR paper's tables compare with as QuaRot-INT2 (baselines.md 5.3): Hadamard with OSCAR's rank clip.
+    {.name = "hadamard_clip", .transform = TransformKind::kHadamard, .clip_k = 0.96f, .clip_v = 0.92f},
     {.name = "quarot", .transform = TransformKind::kHadamard, .encoder = EncoderKind::kIntegerZeroPoint},
     {.name = "oscar", .transform = TransformKind::kOrthogonal, .clip_k = 0.96f, .clip_v = 0.92f, .calibrated = true},
 };

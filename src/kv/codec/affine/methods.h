@@ -19,7 +19,7 @@ struct MethodPreset {
 };
 
 // Methods of the 2-bit codec, as listed by CodecInfo.
-inline constexpr std::string_view kInt2MethodNames[] = {"naive", "clip", "hadamard", "quarot", "oscar"};
+inline constexpr std::string_view kInt2MethodNames[] = {"naive", "clip", "hadamard", "hadamard_clip", "quarot", "oscar"};
 // nullptr when there is no such method.
 const MethodPreset* FindMethod(std::string_view name);
 
