@@ -27,7 +27,7 @@ TEST(ParseKvMethod, EveryListedMethodParsesAndPrintsItself) {
       ++num_methods;
     }
   }
-  EXPECT_EQ(num_methods, 5);
+  EXPECT_EQ(num_methods, 6);
 }
 
 TEST(ParseKvMethod, WrongNamesAreRefusedWithWhatExists) {
