@@ -1,5 +1,5 @@
 // The machine-readable output of a subcommand: facts and tables in the order in which they were added. The keys are part of
-// the command line's interface (docs/versioning.md), so a Table's columns name them once for text and JSON.
+// the command line's interface, so a Table's columns name them once for text and JSON.
 #pragma once
 
 #include <filesystem>
