@@ -15,7 +15,7 @@
 
 namespace oscar::testing {
 
-class ExactKvCache final : public KvCache {
+class ExactKvCache : public KvCache {
  public:
   enum class Precision { kF32, kF16, kBf16 };
 
@@ -102,16 +102,18 @@ class ExactKvCache final : public KvCache {
     return {StatusCode::kNotFound, "ExactKvCache encodes nothing"};
   }
 
- private:
+ protected:
   struct Layer {
-    std::vector<float> keys, values;  // [tokens, num_kv_heads, d]
+    std::vector<float> keys, values;  // [tokens, num_kv_heads, d], those of the step in flight included
   };
   struct Sequence {
     std::vector<Layer> layers;
     int length = 0;
     int reserved = 0;
   };
+  const Sequence& sequence(SequenceId id) const { return sequences_.at(id); }
 
+ private:
   static Status Unknown(SequenceId sequence) {
     return {StatusCode::kNotFound, "sequence " + std::to_string(sequence) + " does not exist"};
   }
