@@ -166,7 +166,12 @@ Status CheckAttend(const KernelContext& context, const AttendParams& params) {
   if (num_queries == 0) return {};
   OSCAR_TRY(CheckRows("queries", params.queries.data, params.queries.num_heads, params.queries.head_dim, shape.num_query_heads, shape.head_dim));
   OSCAR_TRY(CheckRows("outputs", params.out.data, params.out.num_heads, params.out.head_dim, shape.num_query_heads, shape.head_dim));
-  return CheckStorage(context, params.storage, context.codec->page_bytes != nullptr);
+  // A cache too short for an encoded page has none.
+  const bool reads_encoded = std::any_of(params.sequences.begin(), params.sequences.end(), [&](const AttendSequence& sequence) {
+    const int last = sequence.first_position + sequence.num_queries - 1;
+    return context.codec->page_bytes != nullptr && FirstRecentPosition(last, params.recent) > params.sink;
+  });
+  return CheckStorage(context, params.storage, reads_encoded);
 }
 
 }  // namespace

@@ -75,6 +75,18 @@ TEST(PagedKvCache, Bf16KeepsEveryPageAndHasNoEncodedOnes) {
   EXPECT_EQ(*cache->Truncate(id, 333), 333);
 }
 
+TEST(PagedKvCache, ACacheTooShortForAnEncodedPageWorksWithoutOne) {
+  KvCacheConfig config = TestConfig();
+  config.max_tokens = 67;
+  config.max_step_tokens = 67;
+  ShadowedCache cache(config);
+  const SequenceId id = cache.New();
+  cache.Step(id, cache.FreshTokens(67), 64);
+  cache.ExpectState(id);
+  cache.ExpectInvariants();
+  EXPECT_EQ(cache->stats().encoded_pages_total, 0);
+}
+
 TEST(PagedKvCache, AFullPoolRefusesTheStepAndChangesNothing) {
   KvCacheConfig config = TestConfig();
   config.max_tokens = 700;
