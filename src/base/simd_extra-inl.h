@@ -1,5 +1,5 @@
 // Gaps of Highway 1.0.3, domain-free: bf16 conversions with rounding to nearest even, a table lookup by the low bits of a word,
-// a 4 x N transpose from strided rows, and exp2 with a bound. Included once per target.
+// a transposing load of four words of each row, and exp2 with a bound. Included once per target.
 #if defined(OSCAR_SRC_BASE_SIMD_EXTRA_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OSCAR_SRC_BASE_SIMD_EXTRA_INL_H_
 #undef OSCAR_SRC_BASE_SIMD_EXTRA_INL_H_
@@ -39,44 +39,69 @@ HWY_INLINE U32Vec RoundedBf16Bits(F32Vec value) {
   return hn::And(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFFu))), hn::Set(du, 0xFFFF0000u));
 }
 
-// table[word & 3], the table as Load128-style repetition of four values. Higher bits of the words are ignored.
-HWY_INLINE F32Vec LookupLowTwoBits(F32Vec table, U32Vec words) {
-#if HWY_TARGET == HWY_AVX3
-  return F32Vec{_mm512_permutevar_ps(table.raw, words.raw)};
-#elif HWY_TARGET == HWY_AVX2
-  return F32Vec{_mm256_permutevar_ps(table.raw, words.raw)};
-#else
-  // Four levels that are equally spaced, as all our tables are.
-  const F32Tag d;
-  const hn::RebindToSigned<F32Tag> di;
-  const float first = hn::GetLane(table);
-  const F32Vec code = hn::ConvertTo(d, hn::BitCast(di, hn::And(words, hn::Set(U32Tag(), 3u))));
-  return hn::Add(code, hn::Set(d, first));
-#endif
-}
+// Four f32 values, first, first + 1, .., first + 3, looked up by two bits of a word.
+class TwoBitLevels {
+ public:
+  explicit TwoBitLevels(float first) {
+    HWY_ALIGN float by_low[16], by_high[16];
+    for (int i = 0; i < 16; ++i) {
+      by_low[i] = first + static_cast<float>(i % 4);
+      by_high[i] = first + static_cast<float>(i / 4);
+    }
+    by_low_ = hn::Load(F32Tag(), by_low);
+    by_high_ = hn::Load(F32Tag(), by_high);
+  }
 
-// out[k] lane j = 32-bit word k of row j, k < 4; rows `stride` bytes apart, each readable for 16 bytes.
+  // By bits 0 and 1 of each word; the others do not matter.
+  HWY_INLINE F32Vec Lowest(U32Vec words) const {
+#if HWY_TARGET == HWY_AVX3
+    return F32Vec{_mm512_permutexvar_ps(words.raw, by_low_.raw)};
+#elif HWY_TARGET == HWY_AVX2
+    return F32Vec{_mm256_permutevar_ps(by_low_.raw, words.raw)};
+#else
+    const F32Tag d;
+    const hn::RebindToSigned<F32Tag> di;
+    const F32Vec code = hn::ConvertTo(d, hn::BitCast(di, hn::And(words, hn::Set(U32Tag(), 3u))));
+    return hn::Add(code, hn::Set(d, hn::GetLane(by_low_)));
+#endif
+  }
+  // By bits 2 and 3. AVX-512 looks up four bits, which saves a shift for every other code.
+  HWY_INLINE F32Vec SecondLowest(U32Vec words) const {
+#if HWY_TARGET == HWY_AVX3
+    return F32Vec{_mm512_permutexvar_ps(words.raw, by_high_.raw)};
+#else
+    return Lowest(hn::ShiftRight<2>(words));
+#endif
+  }
+
+ private:
+  F32Vec by_low_, by_high_;
+};
+
+// out[k] lane j = 32-bit word k of the row that starts at row_at(j), k < 4. Rows are readable for 16 bytes.
 #if HWY_TARGET == HWY_SCALAR
-HWY_INLINE void LoadTransposed4(const uint8_t* HWY_RESTRICT from, size_t /*stride*/, U32Vec (&out)[4]) {
-  for (size_t k = 0; k < 4; ++k) out[k] = hn::LoadU(U32Tag(), reinterpret_cast<const uint32_t*>(from) + k);
+template <class RowAt>
+HWY_INLINE void TransposeFourWords(const RowAt& row_at, U32Vec (&out)[4]) {
+  for (size_t k = 0; k < 4; ++k) out[k] = hn::LoadU(U32Tag(), reinterpret_cast<const uint32_t*>(row_at(0)) + k);
 }
 #else
-// Rows row, row + 4, row + 8, ... in the 128-bit blocks of one vector.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadBlocksOfRows(D d, const uint8_t* HWY_RESTRICT from, size_t stride) {
+// Rows first, first + 4, first + 8, ... in the 128-bit blocks of one vector.
+template <class D, class RowAt>
+HWY_INLINE hn::Vec<D> LoadBlocksOfRows(D d, const RowAt& row_at, size_t first) {
   if constexpr (hn::MaxLanes(D()) == 4) {
-    return hn::LoadU(d, reinterpret_cast<const uint32_t*>(from));
+    return hn::LoadU(d, reinterpret_cast<const uint32_t*>(row_at(first)));
   } else {
     const hn::Half<D> half;
     constexpr size_t kRowsOfHalf = hn::MaxLanes(D()) / 2;
-    return hn::Combine(d, LoadBlocksOfRows(half, from + kRowsOfHalf * stride, stride), LoadBlocksOfRows(half, from, stride));
+    return hn::Combine(d, LoadBlocksOfRows(half, row_at, first + kRowsOfHalf), LoadBlocksOfRows(half, row_at, first));
   }
 }
 
-HWY_INLINE void LoadTransposed4(const uint8_t* HWY_RESTRICT from, size_t stride, U32Vec (&out)[4]) {
+template <class RowAt>
+HWY_INLINE void TransposeFourWords(const RowAt& row_at, U32Vec (&out)[4]) {
   const U32Tag du;
-  const U32Vec row0 = LoadBlocksOfRows(du, from, stride), row1 = LoadBlocksOfRows(du, from + stride, stride);
-  const U32Vec row2 = LoadBlocksOfRows(du, from + 2 * stride, stride), row3 = LoadBlocksOfRows(du, from + 3 * stride, stride);
+  const U32Vec row0 = LoadBlocksOfRows(du, row_at, 0), row1 = LoadBlocksOfRows(du, row_at, 1);
+  const U32Vec row2 = LoadBlocksOfRows(du, row_at, 2), row3 = LoadBlocksOfRows(du, row_at, 3);
   const hn::Repartition<uint64_t, U32Tag> d64;
   const auto lower01 = hn::BitCast(d64, hn::InterleaveLower(du, row0, row1));
   const auto lower23 = hn::BitCast(d64, hn::InterleaveLower(du, row2, row3));

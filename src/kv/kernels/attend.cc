@@ -18,15 +18,31 @@ class AttendRun {
       : context_(context), params_(params), kernels_(kernels), plan_(plan), d_(context.shape.head_dim) {}
 
   void Run() {
-    if (plan_.any_encoded) ForEach(plan_.tiles.size(), [this](size_t i, int) { TransformTile(plan_.tiles[i]); });
-    ForEach(plan_.parts.size(), [this](size_t i, int thread) { AttendOnePart(plan_.parts[i], thread); });
-    ForEach(plan_.tiles.size(), [this](size_t i, int) { MergeTile(plan_.tiles[i]); });
+    const int64_t transform_work = plan_.any_encoded ? plan_.num_rows * d_ * d_ : 0;
+    if (plan_.any_encoded) ForEach(plan_.tiles.size(), transform_work, [this](size_t i, int) { TransformTile(plan_.tiles[i]); });
+    ForEach(plan_.parts.size(), PartWork(), [this](size_t i, int thread) { AttendOnePart(plan_.parts[i], thread); });
+    ForEach(plan_.tiles.size(), transform_work + plan_.num_part_rows * d_, [this](size_t i, int) { MergeTile(plan_.tiles[i]); });
   }
 
  private:
+  // Multiply-adds below which waking the other threads costs more than they save: about 20 us of one thread.
+  static constexpr int64_t kWorthThreads = 1 << 20;
+
+  int64_t PartWork() const {
+    int64_t work = 0;
+    for (const AttendPart& part : plan_.parts) {
+      work += int64_t{2} * kPageTokens * d_ * part.num_pages * plan_.tiles[static_cast<size_t>(part.tile)].num_rows();
+    }
+    return work;
+  }
+
   // Items go to whichever thread is free: each writes its own place, so the result does not depend on who takes what.
   template <class Fn>
-  void ForEach(size_t count, const Fn& fn) {
+  void ForEach(size_t count, int64_t work, const Fn& fn) {
+    if (work < kWorthThreads) {
+      for (size_t i = 0; i < count; ++i) fn(i, 0);
+      return;
+    }
     std::atomic<size_t> next = 0;
     RunOn(*context_.executor, [&](int thread, int /*num_threads*/) {
       for (size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) fn(i, thread);
@@ -93,6 +109,7 @@ class AttendRun {
   }
 
   PartialSums MergeParts(const AttendTile& tile, int first_part, int num_parts, const PartialSums& into) const {
+    if (num_parts == 1) return plan_.SumsAt(plan_.part_sums, plan_.parts[static_cast<size_t>(first_part)].first_row);
     const PartialSums total = plan_.SumsAt(into, tile.first_row);
     ClearPartialSums(tile.num_rows(), d_, total);
     for (int i = first_part; i < first_part + num_parts; ++i) {

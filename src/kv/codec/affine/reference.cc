@@ -90,14 +90,14 @@ std::vector<float> TransformRow(std::span<const float> x, const KvTransform& tra
                                 RowRounding rounding) {
   const size_t d = x.size();
   OSCAR_CHECK(d == static_cast<size_t>(transform.head_dim()) && (mean.empty() || mean.size() == d));
-  std::vector<float> y(d);
-  for (size_t j = 0; j < d; ++j) {
-    double sum = 0;
-    for (size_t i = 0; i < d; ++i) {
-      const double centred = static_cast<double>(x[i]) - (mean.empty() ? 0.0 : static_cast<double>(mean[i]));
-      sum += centred * static_cast<double>(transform.matrix()[i * d + j]);
-    }
-    y[j] = rounding == RowRounding::kBf16 ? base::RoundToBf16(static_cast<float>(sum)) : static_cast<float>(sum);
+  std::vector<double> sums(d, 0.0);
+  for (size_t i = 0; i < d; ++i) {
+    const double centred = static_cast<double>(x[i]) - (mean.empty() ? 0.0 : static_cast<double>(mean[i]));
+    for (size_t j = 0; j < d; ++j) sums[j] += centred * static_cast<double>(transform.matrix()[i * d + j]);
+  }
+  std::vector<float> y(sums.begin(), sums.end());
+  if (rounding == RowRounding::kBf16) {
+    for (float& value : y) value = base::RoundToBf16(value);
   }
   return y;
 }
@@ -140,11 +140,11 @@ std::vector<double> DecodeRow(const AffineRow& row) {
 std::vector<double> InverseTransformRow(std::span<const double> y_hat, const KvTransform& transform, std::span<const float> mean) {
   const size_t d = y_hat.size();
   OSCAR_CHECK(d == static_cast<size_t>(transform.head_dim()) && (mean.empty() || mean.size() == d));
-  std::vector<double> x(d);
-  for (size_t j = 0; j < d; ++j) {
-    for (size_t i = 0; i < d; ++i) x[j] += y_hat[i] * static_cast<double>(transform.inverse()[i * d + j]);
-    if (!mean.empty()) x[j] += static_cast<double>(mean[j]);
+  std::vector<double> x(d, 0.0);
+  for (size_t i = 0; i < d; ++i) {
+    for (size_t j = 0; j < d; ++j) x[j] += y_hat[i] * static_cast<double>(transform.inverse()[i * d + j]);
   }
+  for (size_t j = 0; j < mean.size(); ++j) x[j] += static_cast<double>(mean[j]);
   return x;
 }
 

@@ -27,24 +27,22 @@ using base::HWY_NAMESPACE::kManyRegisters;
 using base::HWY_NAMESPACE::U32Tag;
 using base::HWY_NAMESPACE::U32Vec;
 
-// The centred level of the lowest code of each word.
+// Centred levels c - L / 2 by the bits of a word.
 template <int kBits>
 class Levels {
+  static_assert(kBits == 2, "tables of other widths come with their codecs");
+
  public:
   static constexpr float kCentre = static_cast<float>((1 << kBits) - 1) / 2;
-  Levels() : table_(MakeTable()) {}
-  HWY_INLINE F32Vec Lowest(U32Vec words) const {
-    static_assert(kBits == 2, "tables of other widths come with their codecs");
-    return base::HWY_NAMESPACE::LookupLowTwoBits(table_, words);
+  // Of the two lowest codes of each word, which are shifted out.
+  HWY_INLINE void TakeTwo(U32Vec& words, F32Vec& first, F32Vec& second) const {
+    first = table_.Lowest(words);
+    second = table_.SecondLowest(words);
+    words = hn::ShiftRight<2 * kBits>(words);
   }
 
  private:
-  static F32Vec MakeTable() {
-    HWY_ALIGN float values[16];
-    for (int i = 0; i < 16; ++i) values[i] = static_cast<float>(i % 4) - kCentre;
-    return hn::Load(F32Tag(), values);
-  }
-  F32Vec table_;
+  base::HWY_NAMESPACE::TwoBitLevels table_{-kCentre};
 };
 
 template <int kBits>
@@ -113,9 +111,11 @@ class PageReader {
       for (size_t w = 0; w < num_words; ++w) {
         U32Vec bits = hn::Load(du, words + w * kLaneGroup + lane);
         float* HWY_RESTRICT to = tile + w * Layout::kCodesPerWord * kernels::kTileTokens + lane;
-        for (size_t i = 0; i < Layout::kCodesPerWord; ++i) {
-          hn::Store(hn::MulAdd(levels.Lowest(bits), scale, offset), df, to + i * kernels::kTileTokens);
-          bits = hn::ShiftRight<kBits>(bits);
+        for (size_t i = 0; i < Layout::kCodesPerWord; i += 2) {
+          F32Vec first, second;
+          levels.TakeTwo(bits, first, second);
+          hn::Store(hn::MulAdd(first, scale, offset), df, to + i * kernels::kTileTokens);
+          hn::Store(hn::MulAdd(second, scale, offset), df, to + (i + 1) * kernels::kTileTokens);
         }
       }
     }
@@ -126,14 +126,17 @@ class PageReader {
     const F32Tag df;
     const U32Tag du;
     const Levels<kBits> levels;
-    for (int c = 0; c < d_; c += static_cast<int>(kLanes)) {
+    const size_t d = static_cast<size_t>(d_);
+    for (size_t c = 0; c < d; c += kLanes) {
       for (int j = 0; j < count;) {
-        U32Vec bits = hn::ShiftRightSame(hn::Load(du, value_words_ + Layout::ValueWord(t + j, c)), Layout::ValueShift(t + j));
-        for (int in_word = (t + j) % Layout::kCodesPerWord; in_word < Layout::kCodesPerWord && j < count; ++in_word, ++j) {
-          const F32Vec scale = hn::Set(df, value_scale_[t + j]);
-          const F32Vec offset = hn::Set(df, value_offset_[t + j]);
-          hn::StoreU(hn::MulAdd(levels.Lowest(bits), scale, offset), df, tile + static_cast<size_t>(j) * static_cast<size_t>(d_) + c);
-          bits = hn::ShiftRight<kBits>(bits);
+        U32Vec bits = hn::ShiftRightSame(hn::Load(du, value_words_ + Layout::ValueWord(t + j, static_cast<int>(c))), Layout::ValueShift(t + j));
+        for (int in_word = (t + j) % Layout::kCodesPerWord; in_word < Layout::kCodesPerWord && j < count; in_word += 2, j += 2) {
+          F32Vec level[2];
+          levels.TakeTwo(bits, level[0], level[1]);
+          for (int k = 0; k < 2; ++k) {
+            const F32Vec scale = hn::Set(df, value_scale_[t + j + k]), offset = hn::Set(df, value_offset_[t + j + k]);
+            hn::StoreU(hn::MulAdd(level[k], scale, offset), df, tile + static_cast<size_t>(j + k) * d + c);
+          }
         }
       }
     }
@@ -198,18 +201,18 @@ class PageReader {
       for (int v = 0; v < kVectors; ++v) bits[v] = hn::Load(du, from[v] + static_cast<size_t>(w) * kLaneGroup);
       const float* HWY_RESTRICT at = coefficients + static_cast<size_t>(w) * Layout::kCodesPerWord;
 #pragma GCC unroll 16
-      for (int i = 0; i < Layout::kCodesPerWord; ++i) {
-        F32Vec level[kVectors];
+      for (int i = 0; i < Layout::kCodesPerWord; i += 2) {
+        F32Vec level[2][kVectors];
 #pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) {
-          level[v] = levels.Lowest(bits[v]);
-          bits[v] = hn::ShiftRight<kBits>(bits[v]);
-        }
+        for (int v = 0; v < kVectors; ++v) levels.TakeTwo(bits[v], level[0][v], level[1][v]);
+#pragma GCC unroll 2
+        for (int k = 0; k < 2; ++k) {
 #pragma GCC unroll 8
-        for (int r = 0; r < kRows; ++r) {
-          const F32Vec coefficient = hn::Set(df, at[static_cast<size_t>(r) * kStride + static_cast<size_t>(i)]);
+          for (int r = 0; r < kRows; ++r) {
+            const F32Vec coefficient = hn::Set(df, at[static_cast<size_t>(r) * kStride + static_cast<size_t>(i + k)]);
 #pragma GCC unroll 8
-          for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(coefficient, level[v], acc[r][v]);
+            for (int v = 0; v < kVectors; ++v) acc[r][v] = hn::MulAdd(coefficient, level[k][v], acc[r][v]);
+          }
         }
       }
     }

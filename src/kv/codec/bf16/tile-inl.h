@@ -69,7 +69,7 @@ class PageReader {
       const uint16_t* rows = WholeRows(static_cast<size_t>(t) + lane, kLanes, copy);
       for (size_t c = 0; c < d_; c += 8) {
         U32Vec words[4];
-        base::HWY_NAMESPACE::LoadTransposed4(reinterpret_cast<const uint8_t*>(rows + c), d_ * 2, words);
+        LoadChannelPairs(rows + c, words);
         for (size_t k = 0; k < 4; ++k) {
           hn::StoreU(EvenChannel(words[k]), df, tile + (c + 2 * k) * kernels::kTileTokens + lane);
           hn::StoreU(OddChannel(words[k]), df, tile + (c + 2 * k + 1) * kernels::kTileTokens + lane);
@@ -92,6 +92,11 @@ class PageReader {
     return copy;
   }
 
+  // words[k] lane j = channels 2 k and 2 k + 1 from `first` on of token j.
+  HWY_INLINE void LoadChannelPairs(const uint16_t* HWY_RESTRICT first, U32Vec (&words)[4]) const {
+    base::HWY_NAMESPACE::TransposeFourWords([&](size_t token) HWY_ATTR { return first + token * d_; }, words);
+  }
+
   template <int kRows>
   HWY_INLINE void ScoreLanes(const uint16_t* HWY_RESTRICT rows, const float* HWY_RESTRICT queries, float* HWY_RESTRICT scores) const {
     const F32Tag df;
@@ -99,7 +104,7 @@ class PageReader {
     for (int r = 0; r < kRows; ++r) even[r] = odd[r] = hn::Zero(df);
     for (size_t c = 0; c < d_; c += 8) {
       U32Vec words[4];
-      base::HWY_NAMESPACE::LoadTransposed4(reinterpret_cast<const uint8_t*>(rows + c), d_ * 2, words);
+      LoadChannelPairs(rows + c, words);
 #pragma GCC unroll 4
       for (size_t k = 0; k < 4; ++k) {
         const F32Vec x_even = EvenChannel(words[k]), x_odd = OddChannel(words[k]);

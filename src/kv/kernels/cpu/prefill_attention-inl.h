@@ -37,17 +37,13 @@ class PrefillPart {
     scores_ = output_ + d_ * kRowStride;
     tile_ = scores_ + kPageTokens * kRowStride;
     num_lanes_ = (static_cast<size_t>(params.num_rows) + kLanes - 1) / kLanes * kLanes;
-    std::fill_n(queries_, d_ * kRowStride, 0.0f);
     std::fill_n(output_, d_ * kRowStride, 0.0f);
     std::fill_n(max_, kMaxTileRows, -std::numeric_limits<float>::infinity());
     std::fill_n(sum_, kMaxTileRows, 0.0f);
-    for (int r = 0; r < params.num_rows; ++r) {
-      const float* query = params.queries.Row(r);
-      for (size_t c = 0; c < d_; ++c) queries_[c * kRowStride + static_cast<size_t>(r)] = query[c] * params.scale_log2;
-    }
     for (int r = 0; r < kMaxTileRows; ++r) {
       visible_[r] = static_cast<float>(params.last_page_tokens + std::min(r, params.num_rows - 1) / params.queries.num_inner);
     }
+    for (size_t lane = 0; lane < num_lanes_; lane += kLanes) TransposeQueries(lane);
   }
 
   void Run() {
@@ -65,26 +61,46 @@ class PrefillPart {
   static constexpr int kVectors = kManyRegisters ? 4 : 2;
   static constexpr size_t kBlockLanes = kVectors * kLanes;
 
+  // kLanes rows of queries into a column of vectors. Lanes past the last row repeat it.
+  void TransposeQueries(size_t lane) {
+    const F32Tag df;
+    const F32Vec scale = hn::Set(df, params_.scale_log2);
+    const float* rows[kLanes];
+    for (size_t j = 0; j < kLanes; ++j) rows[j] = params_.queries.Row(std::min(static_cast<int>(lane + j), params_.num_rows - 1));
+    for (size_t c = 0; c < d_; c += 4) {
+      base::HWY_NAMESPACE::U32Vec words[4];
+      base::HWY_NAMESPACE::TransposeFourWords([&](size_t j) HWY_ATTR { return rows[j] + c; }, words);
+      for (size_t k = 0; k < 4; ++k) hn::Store(hn::Mul(hn::BitCast(df, words[k]), scale), df, queries_ + (c + k) * kRowStride + lane);
+    }
+  }
+
   void AddPage(int32_t id, bool causal) {
     const int queries = params_.num_rows / params_.queries.num_inner;
     const int num_tokens = causal ? std::min(params_.last_page_tokens + queries - 1, kPageTokens) : kPageTokens;
     reader_.Open(params_.pages + static_cast<size_t>(id) * params_.page_stride, num_tokens);
     for (int t = 0; t < num_tokens; t += kTileTokens) {
       reader_.KeyTile(t, tile_);
-      ForLaneBlocks<ScoreTile>(t, kTileTokens);
+      ForLaneBlocks<ScoreTile>(t, kTileTokens, causal);
     }
     for (size_t lane = 0; lane < num_lanes_; lane += kLanes) Weigh(lane, num_tokens, causal);
     for (int t = 0; t < num_tokens; t += kTileTokens) {
       const int count = std::min(kTileTokens, num_tokens - t);
       reader_.ValueTile(t, count, tile_);
-      ForLaneBlocks<ValueTile>(t, count);
+      ForLaneBlocks<ValueTile>(t, count, causal);
     }
   }
 
-  // Op::Run<vectors>(part, lane, t, count) over all lanes in use.
+  // Op::Run<vectors>(part, lane, t, count) over all lanes in use. On a causal page, vectors whose rows see none of the tokens
+  // from t on are left out: their scores are masked and their weights zero whatever they would be.
   template <class Op>
-  HWY_INLINE void ForLaneBlocks(int t, int count) {
+  HWY_INLINE void ForLaneBlocks(int t, int count, bool causal) {
     size_t lane = 0;
+    if (causal) {
+      for (; lane < num_lanes_; lane += kLanes) {
+        if (static_cast<float>(t) < visible_[lane + kLanes - 1]) Op::template Run<1>(*this, lane, t, count);
+      }
+      return;
+    }
     for (; lane + kBlockLanes <= num_lanes_; lane += kBlockLanes) Op::template Run<kVectors>(*this, lane, t, count);
     for (; lane < num_lanes_; lane += kLanes) Op::template Run<1>(*this, lane, t, count);
   }
@@ -164,11 +180,19 @@ class PrefillPart {
   }
 
   void Finish() {
-    for (int r = 0; r < params_.num_rows; ++r) {
-      params_.sums.max[r] = max_[r];
-      params_.sums.sum[r] = sum_[r];
-      float* output = params_.sums.output + static_cast<size_t>(r) * d_;
-      for (size_t c = 0; c < d_; ++c) output[c] = output_[c * kRowStride + static_cast<size_t>(r)];
+    const F32Tag df;
+    const int num_rows = params_.num_rows;
+    std::copy_n(max_, num_rows, params_.sums.max);
+    std::copy_n(sum_, num_rows, params_.sums.sum);
+    for (int r = 0; r < num_rows; r += 4) {
+      for (size_t c = 0; c < d_; c += kLanes) {
+        base::HWY_NAMESPACE::U32Vec words[4];  // kLanes channels of four rows
+        const float* from = output_ + c * kRowStride + static_cast<size_t>(r);
+        base::HWY_NAMESPACE::TransposeFourWords([&](size_t j) HWY_ATTR { return from + j * kRowStride; }, words);
+        for (int k = 0; k < 4 && r + k < num_rows; ++k) {
+          hn::StoreU(hn::BitCast(df, words[k]), df, params_.sums.output + static_cast<size_t>(r + k) * d_ + c);
+        }
+      }
     }
   }
 
