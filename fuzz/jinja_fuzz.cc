@@ -18,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static constexpr std::string_view kMessages =
       R"([{"role":"system","content":"Sé"},{"role":"user","content":"a\nb"},{"role":"assistant","content":null,
       "tool_calls":[{"function":{"name":"f","arguments":{"x":1.5,"y":[true,null]}}}]},{"role":"tool","content":"9"}])";
-  static constexpr std::string_view kTools = R"([{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
+  static constexpr std::string_view kTools =
+      R"([{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}])";
   std::map<std::string, oscar::engine::jinja::Value, std::less<>> variables;
   variables["messages"] = ParseJson(kMessages).value();
   variables["tools"] = ParseJson(kTools).value();

@@ -1,5 +1,5 @@
-// oscar_render_chat: renders chat templates for the oracle test. Standard input is a JSON array of cases, standard output
-// the array of their results, {"text"} or {"code", "message"}. A case is
+// oscar_render_chat: renders chat templates for the oracle test. Standard input is a JSON array of cases, standard
+// output the array of their results, {"text"} or {"code", "message"}. A case is
 //   {"template", "bos", "eos", "messages", "tools", "add_generation_prompt", "extra"}: through ChatTemplate, or
 //   {"template", "variables", "now"}: the template language alone.
 #include <cstdio>

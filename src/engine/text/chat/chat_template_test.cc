@@ -1,8 +1,8 @@
 #include "src/engine/text/chat/chat_template.h"
 
-#include <fstream>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
 
@@ -35,10 +35,15 @@ TEST(ChatTemplate, RendersRecordedConversationsAsJinja2Does) {
   ASSERT_GE(cases.size(), 60u);
   for (const Json& test : cases) {
     ChatRequest request;
-    const auto text = [](const Json& object, const char* key) { return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : ""; };
-    const auto dump = [](const Json& object, const char* key) { return object.contains(key) && !object[key].is_null() ? object[key].dump() : ""; };
+    const auto text = [](const Json& object, const char* key) {
+      return object.contains(key) && object[key].is_string() ? object[key].get<std::string>() : "";
+    };
+    const auto dump = [](const Json& object, const char* key) {
+      return object.contains(key) && !object[key].is_null() ? object[key].dump() : "";
+    };
     for (const Json& m : test["messages"]) {
-      request.messages.push_back({text(m, "role"), text(m, "content"), dump(m, "tool_calls"), text(m, "tool_call_id"), text(m, "name")});
+      request.messages.push_back(
+          {text(m, "role"), text(m, "content"), dump(m, "tool_calls"), text(m, "tool_call_id"), text(m, "name")});
     }
     request.tools_json = dump(test, "tools");
     request.extra_json = dump(test, "extra");
@@ -55,22 +60,29 @@ TEST(ChatTemplate, RendersRecordedConversationsAsJinja2Does) {
 
 TEST(ChatTemplate, GivesATemplateTheVariablesOfTransformers) {
   ChatRequest request = Hello();
-  EXPECT_EQ(Render("{{ bos_token }}{{ eos_token }}{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}{{ x is defined }}", request).value(), "<s></s>TrueTrueTrueFalse");
+  EXPECT_EQ(Render("{{ bos_token }}{{ eos_token }}{{ tools is none }}{{ documents is none }}{{ add_generation_prompt "
+                   "}}{{ x is defined }}",
+                   request)
+                .value(),
+            "<s></s>TrueTrueTrueFalse");
   request.tools_json = R"([{"b": 1.0, "a": "é"}])";
   request.extra_json = R"({"x": {"y": 2}, "bos_token": "B"})";
   request.add_generation_prompt = false;
-  EXPECT_EQ(Render("{{ bos_token }}{{ tools[0] | tojson }}{{ add_generation_prompt }}{{ x.y }}", request).value(), "B{\"b\": 1.0, \"a\": \"é\"}False2");
+  EXPECT_EQ(Render("{{ bos_token }}{{ tools[0] | tojson }}{{ add_generation_prompt }}{{ x.y }}", request).value(),
+            "B{\"b\": 1.0, \"a\": \"é\"}False2");
   EXPECT_EQ(ChatTemplate::Create("{{ bos_token is defined }}", "", "")->Render(request).value(), "True");
   EXPECT_EQ(ChatTemplate::Create("{{ eos_token is defined }}", "", "")->Render(request).value(), "False");
 }
 
 TEST(ChatTemplate, LeavesOutAbsentFieldsAndContentOfPureToolCalls) {
   ChatRequest request = Hello();
-  request.messages.push_back({"assistant", "", R"([{"id": "1", "function": {"name": "f", "arguments": "{\"x\": 1}"}}])", "", ""});
+  request.messages.push_back(
+      {"assistant", "", R"([{"id": "1", "function": {"name": "f", "arguments": "{\"x\": 1}"}}])", "", ""});
   request.messages.push_back({"tool", "9", "", "call_1", "f"});
   EXPECT_EQ(Render("{% for m in messages %}{{ m | tojson }}\n{% endfor %}", request).value(),
             "{\"role\": \"user\", \"content\": \"Hi\"}\n"
-            "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"x\\\": 1}\"}}]}\n"
+            "{\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"1\", \"function\": {\"name\": "
+            "\"f\", \"arguments\": \"{\\\"x\\\": 1}\"}}]}\n"
             "{\"role\": \"tool\", \"content\": \"9\", \"tool_call_id\": \"call_1\", \"name\": \"f\"}\n");
 }
 
@@ -102,7 +114,8 @@ TEST(ChatTemplate, NamesTheFieldOfABadRequest) {
 }
 
 TEST(ChatTemplate, NamesTheConstructOfABadTemplate) {
-  EXPECT_THAT(ChatTemplate::Create("a\n{% include 'x' %}", "", "").status().message(), HasSubstr("line 2: not supported: the tag 'include'"));
+  EXPECT_THAT(ChatTemplate::Create("a\n{% include 'x' %}", "", "").status().message(),
+              HasSubstr("line 2: not supported: the tag 'include'"));
   EXPECT_EQ(ChatTemplate::Create("{{ 1 + }}", "", "").status().code(), StatusCode::kCorruptData);
   EXPECT_EQ(Render("{{ raise_exception('no') }}", Hello()).status().message(), "chat template: line 1: no");
 }

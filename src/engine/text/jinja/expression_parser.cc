@@ -321,8 +321,7 @@ ExpressionPtr ExpressionParser::ParseFilter(ExpressionPtr input) {
   SkipOperator("|");
   const int line = Now().line;
   std::string name = ExpectName();
-  if (num_conditions_ == 0 && !IsFilter(name))
-    Fail("the filter '" + name + "'", StatusCode::kUnsupported, line);
+  if (num_conditions_ == 0 && !IsFilter(name)) Fail("the filter '" + name + "'", StatusCode::kUnsupported, line);
   ExpressionPtr node = MakeOf(ExpressionKind::kFilter, line, std::move(name), std::move(input));
   if (AtOperator("(")) ParseArguments(node.get());
   return node;

@@ -34,7 +34,9 @@ std::string TitleByBreaks(std::string_view text) {
     size_t end = start + 1;
     while (end < points.size() && breaks(end) == breaks(start)) ++end;
     const std::string part = EncodeUtf8(points.substr(start, end - start));
-    result += breaks(start) ? part : ToUpper(EncodeUtf8(points.substr(start, 1))) + ToLower(EncodeUtf8(points.substr(start + 1, end - start - 1)));
+    result += breaks(start) ? part
+                            : ToUpper(EncodeUtf8(points.substr(start, 1))) +
+                                  ToLower(EncodeUtf8(points.substr(start + 1, end - start - 1)));
     start = end;
   }
   return result;
@@ -442,7 +444,8 @@ const std::map<std::string_view, Filter>& Filters() {
       {"reject", FilterSelect<false, false>},
       {"rejectattr", FilterSelect<false, true>},
       {"replace", FilterReplace},
-      {"reverse", FilterReverse}, {"safe", FilterSafe},
+      {"reverse", FilterReverse},
+      {"safe", FilterSafe},
       {"round", FilterRound},
       {"select", FilterSelect<true, false>},
       {"selectattr", FilterSelect<true, true>},
@@ -470,8 +473,11 @@ Value ApplyFilter(CallContext& context, std::string_view name, const Value& inpu
   if (!input.Is<Markup>()) return result;
   // Which filters keep a text safe, and which give a plain one.
   static constexpr std::string_view kKeeping[] = {"capitalize", "indent", "lower", "string", "trim", "upper"};
-  static constexpr std::string_view kPlain[] = {"count", "d", "default", "float", "int", "join", "length", "list", "replace", "safe", "title", "tojson"};
-  const auto has = [name](const auto& names) { return std::find(std::begin(names), std::end(names), name) != std::end(names); };
+  static constexpr std::string_view kPlain[] = {"count",  "d",    "default", "float", "int",   "join",
+                                                "length", "list", "replace", "safe",  "title", "tojson"};
+  const auto has = [name](const auto& names) {
+    return std::find(std::begin(names), std::end(names), name) != std::end(names);
+  };
   if (has(kPlain)) return result;
   if (!has(kKeeping)) Fail("the filter '" + std::string(name) + "' of a safe text", StatusCode::kUnsupported);
   return MakeMarkup(*result.text(), context.budget);

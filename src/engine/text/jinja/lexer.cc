@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "src/engine/text/jinja/budget.h"
 #include "src/engine/text/jinja/unicode_text.h"
 
 namespace oscar::engine::jinja {
@@ -270,7 +271,12 @@ class Lexer {
       FailHere(ascii ? "unexpected character '" + std::string(1, c) + "'" : "a non-ASCII character outside a string",
                ascii ? StatusCode::kCorruptData : StatusCode::kUnsupported);
     }
-    if (c == '(' || c == '[' || c == '{') brackets->push_back(c == '(' ? ')' : c == '[' ? ']' : '}');
+    if (c == '(' || c == '[' || c == '{') {
+      brackets->push_back(c == '(' ? ')' : c == '[' ? ']' : '}');
+      if (brackets->size() > kMaxSourceDepth) {
+        FailHere("the template is nested too deeply", StatusCode::kResourceExhausted);
+      }
+    }
     if (c == ')' || c == ']' || c == '}') {
       if (brackets->empty() || brackets->back() != c) FailHere("unexpected '" + std::string(1, c) + "'");
       brackets->pop_back();

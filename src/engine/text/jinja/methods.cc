@@ -310,7 +310,8 @@ Value CallMethod(CallContext& context, const Value& receiver, std::string_view n
   if (const std::string* text = receiver.text()) {
     const Value result = TextMethods().at(name)(context, *text, name, arguments);
     const bool makes_text = result.text() != nullptr || result.sequence() != nullptr;
-    if (receiver.Is<Markup>() && makes_text) Fail("the method '" + std::string(name) + "' of a safe text", StatusCode::kUnsupported);
+    if (receiver.Is<Markup>() && makes_text)
+      Fail("the method '" + std::string(name) + "' of a safe text", StatusCode::kUnsupported);
     return result;
   }
   if (receiver.dict() != nullptr) return CallDictMethod(context, receiver, name, arguments);

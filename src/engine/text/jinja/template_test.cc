@@ -17,7 +17,8 @@ Variables TestVariables() {
   variables["s"] = ParseJson(R"("Hello World")").value();
   variables["l"] = ParseJson("[3, 1, 2]").value();
   variables["d"] = ParseJson(R"({"b": 1, "a": "two", "items": 5})").value();
-  variables["messages"] = ParseJson(R"([{"role": "user", "content": "x"}, {"role": "assistant", "content": null}])").value();
+  variables["messages"] =
+      ParseJson(R"([{"role": "user", "content": "x"}, {"role": "assistant", "content": null}])").value();
   return variables;
 }
 
@@ -51,32 +52,43 @@ TEST(Template, StripsWhitespaceAroundTagsAsHuggingFaceDoes) {
 }
 
 TEST(Template, ComputesAsPythonDoes) {
-  ExpectRendered({{"{{ 1 + 2 * 3 - 4 / 2 }}", "5.0"},
-                  {"{{ -7 // 2 }} {{ -7 % 3 }} {{ 7.5 % -2 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ -2 ** 2 }}", "-4 2 -0.5 1024 0.5 4"},
-                  {"{{ 1e16 }} {{ 1e-5 }} {{ 0.1 + 0.2 }} {{ 5.0 }} {{ 1e100 }}", "1e+16 1e-05 0.30000000000000004 5.0 1e+100"},
-                  {"{{ true + 1 }} {{ 1 == 1.0 }} {{ 'ab' * 2 }} {{ [1] + [2] }} {{ 1 ~ none ~ true }}", "2 True abab [1, 2] 1NoneTrue"},
-                  {"{{ 1 < 2 < 3 }} {{ 3 not in l }} {{ 'b' in d }} {{ not n }} {{ 0 or 'x' }} {{ n and 'y' }}", "True False True False x y"},
-                  {"{{ [1, 'a', none, 1.5, {'k': \"it's\"}, (1,)] }}", "[1, 'a', None, 1.5, {'k': \"it's\"}, (1,)]"}});
+  ExpectRendered(
+      {{"{{ 1 + 2 * 3 - 4 / 2 }}", "5.0"},
+       {"{{ -7 // 2 }} {{ -7 % 3 }} {{ 7.5 % -2 }} {{ 2 ** 10 }} {{ 2 ** -1 }} {{ -2 ** 2 }}", "-4 2 -0.5 1024 0.5 4"},
+       {"{{ 1e16 }} {{ 1e-5 }} {{ 0.1 + 0.2 }} {{ 5.0 }} {{ 1e100 }}", "1e+16 1e-05 0.30000000000000004 5.0 1e+100"},
+       {"{{ true + 1 }} {{ 1 == 1.0 }} {{ 'ab' * 2 }} {{ [1] + [2] }} {{ 1 ~ none ~ true }}",
+        "2 True abab [1, 2] 1NoneTrue"},
+       {"{{ 1 < 2 < 3 }} {{ 3 not in l }} {{ 'b' in d }} {{ not n }} {{ 0 or 'x' }} {{ n and 'y' }}",
+        "True False True False x y"},
+       {"{{ [1, 'a', none, 1.5, {'k': \"it's\"}, (1,)] }}", "[1, 'a', None, 1.5, {'k': \"it's\"}, (1,)]"}});
 }
 
 TEST(Template, ReadsElementsAndSlicesByCodePoint) {
   ExpectRendered({{"{{ l[-1] }}{{ l[9] }}{{ l[::-1] }}{{ l[1:] }}{{ l[:-1] }}", "2[2, 1, 3][1, 2][3, 1]"},
                   {"{{ 'é☃😀'[1] }}{{ 'é☃😀'[::-1] }}{{ 'é☃😀' | length }}", "☃😀☃é3"},
-                  {"{{ d.a }}{{ d['items'] }}{{ d.items() | list | length }}{{ d.get('zz', 4) }}{{ d.zz is defined }}", "two534False"},
+                  {"{{ d.a }}{{ d['items'] }}{{ d.items() | list | length }}{{ d.get('zz', 4) }}{{ d.zz is defined }}",
+                   "two534False"},
                   {"{{ messages[0].role }}{{ messages[-1]['content'] is none }}", "userTrue"}});
 }
 
 TEST(Template, RunsLoopsScopesAndMacros) {
   ExpectRendered({
       {"{% for x in l %}{{ loop.index }}{{ x }}{{ loop.last }} {% endfor %}", "13False 21False 32True "},
-      {"{% for x in l if x > 1 %}{{ loop.length }}{% else %}none{% endfor %}{% for x in [] %}{% else %}none{% endfor %}", "22none"},
-      {"{% for x in l %}{% if x == 1 %}{% continue %}{% endif %}{% if loop.last %}{% break %}{% endif %}{{ x }}{% endfor %}", "3"},
+      {"{% for x in l if x > 1 %}{{ loop.length }}{% else %}none{% endfor %}{% for x in [] %}{% else %}none{% endfor "
+       "%}",
+       "22none"},
+      {"{% for x in l %}{% if x == 1 %}{% continue %}{% endif %}{% if loop.last %}{% break %}{% endif %}{{ x }}{% "
+       "endfor %}",
+       "3"},
       {"{% set x = 1 %}{% for i in l %}{% set x = x + i %}{{ x }} {% endfor %}{{ x }}", "4 2 3 1"},
       {"{% set ns = namespace(x=0) %}{% for i in l %}{% set ns.x = ns.x + i %}{% endfor %}{{ ns.x }}", "6"},
-      {"{% macro m(a, b=2, c=a) %}[{{ a }},{{ b }},{{ c }}]{% endmacro %}{{ m(1) }}{{ m(1, c=9) }}{{ m() }}", "[1,2,1][1,2,9][,2,]"},
+      {"{% macro m(a, b=2, c=a) %}[{{ a }},{{ b }},{{ c }}]{% endmacro %}{{ m(1) }}{{ m(1, c=9) }}{{ m() }}",
+       "[1,2,1][1,2,9][,2,]"},
       {"{% macro m(x) %}{% if x > 0 %}{{ x }}{{ m(x - 1) }}{% endif %}{% endmacro %}{{ m(3) }}", "321"},
       {"{% macro m() %}<{{ caller('z') }}>{% endmacro %}{% call(a) m() %}{{ a }}{{ n }}{% endcall %}", "<z7>"},
-      {"{% set b | upper %}x{{ n }}{% endset %}{{ b }}{% filter upper %}y{% endfilter %}{% with q = 1 %}{{ q }}{% endwith %}{{ q }}", "X7Y1"},
+      {"{% set b | upper %}x{{ n }}{% endset %}{{ b }}{% filter upper %}y{% endfilter %}{% with q = 1 %}{{ q }}{% "
+       "endwith %}{{ q }}",
+       "X7Y1"},
       {"{% generation %}answer{% endgeneration %}", "answer"},
   });
 }
@@ -105,8 +117,9 @@ TEST(Template, HandsOnTheMessageOfRaiseException) {
 }
 
 TEST(Template, FailsWithThePlaceWherePythonRaises) {
-  for (std::string_view source : {"\n{{ missing.x }}", "\n{{ 1 + 'a' }}", "\n{{ 1 / 0 }}", "\n{{ l | length(1) }}", "\n{{ d.pop('a') }}",
-                                  "\n{% for x in 5 %}{% endfor %}", "\n{% set a, b = l %}", "\n{{ s.nosuch() }}", "\n{{ {[1]: 2} }}"}) {
+  for (std::string_view source :
+       {"\n{{ missing.x }}", "\n{{ 1 + 'a' }}", "\n{{ 1 / 0 }}", "\n{{ l | length(1) }}", "\n{{ d.pop('a') }}",
+        "\n{% for x in 5 %}{% endfor %}", "\n{% set a, b = l %}", "\n{{ s.nosuch() }}", "\n{{ {[1]: 2} }}"}) {
     const Result<std::string> text = Render(source);
     EXPECT_EQ(text.status().code(), StatusCode::kInvalidArgument) << source;
     EXPECT_THAT(text.status().message(), HasSubstr("line 2: ")) << source;
@@ -114,8 +127,9 @@ TEST(Template, FailsWithThePlaceWherePythonRaises) {
 }
 
 TEST(Template, NamesSyntaxErrorsWithTheirLine) {
-  for (std::string_view source : {"\n{{ 1 + }}", "\n{% if n %}x", "\n{% endif %}", "\n{{ 'x }}", "\n{{ (1 }}", "\n{# x", "\n{% raw %}", "\n{{ 1 2 }}",
-                                  "\n{% set x %}", "\n{% break %}", "\n{{ n $ }}", "\n{% macro m(a=1, b) %}{% endmacro %}", "\n{% set true = 1 %}"}) {
+  for (std::string_view source : {"\n{{ 1 + }}", "\n{% if n %}x", "\n{% endif %}", "\n{{ 'x }}", "\n{{ (1 }}", "\n{# x",
+                                  "\n{% raw %}", "\n{{ 1 2 }}", "\n{% set x %}", "\n{% break %}", "\n{{ n $ }}",
+                                  "\n{% macro m(a=1, b) %}{% endmacro %}", "\n{% set true = 1 %}"}) {
     const Result<std::string> text = Render(source);
     EXPECT_EQ(text.status().code(), StatusCode::kCorruptData) << source;
     EXPECT_THAT(text.status().message(), HasSubstr("line ")) << source;
@@ -159,19 +173,33 @@ TEST(Template, StopsHostileTemplates) {
       "{% set ns = namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s.replace('a', ns.s) %}{% endfor %}",
       "{% set ns = namespace(l=[]) %}{% for i in range(999) %}{% set ns.l = [ns.l] %}{% endfor %}",
       "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
-      "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | tojson }}",
-      "{% set ns = namespace(l=[1], k=[1]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.k = [ns.k, ns.k] %}{% endfor %}{{ ns.l == ns.k }}",
-      "{% set ns = namespace(l=(1,)) %}{% for i in range(99) %}{% set ns.l = (ns.l, ns.l) %}{% endfor %}{{ {ns.l: 1} }}",
-      "{{ 'x' * 9223372036854775807 }}", "{{ [1] * 9223372036854775807 }}", "{{ ('x' * 9999999) | list }}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l | "
+      "tojson }}",
+      "{% set ns = namespace(l=[1], k=[1]) %}{% for i in range(99) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.k = [ns.k, "
+      "ns.k] %}{% endfor %}{{ ns.l == ns.k }}",
+      "{% set ns = namespace(l=(1,)) %}{% for i in range(99) %}{% set ns.l = (ns.l, ns.l) %}{% endfor %}{{ {ns.l: 1} "
+      "}}",
+      "{{ 'x' * 9223372036854775807 }}",
+      "{{ [1] * 9223372036854775807 }}",
+      "{{ ('x' * 9999999) | list }}",
       "{{ '{0}{0}{0}{0}'.format('x' * 9999999) ~ '{0}{0}{0}{0}'.format('x' * 9999999) }}",
-      repeat("{{ (", 1) + repeat("(", 100'000), "{{ " + repeat("-", 100'000) + "1 }}", "{{ 1" + repeat(" + 1", 50'000) + " }}",
-      "{{ x" + repeat(".y", 50'000) + " }}", "{{ x" + repeat("|upper", 30'000) + " }}", repeat("{% if 1 %}", 20'000), "{{ " + repeat("not ", 50'000) + "1 }}",
-      "{{ " + repeat("[", 100'000) + " }}", "{% set " + repeat("(", 100'000) + "x = 1 %}", "{{ 1" + repeat(" if 1 else 1", 20'000) + " }}",
-      "{{ " + repeat("{1:", 50'000), repeat("x", 300'000),
+      repeat("{{ (", 1) + repeat("(", 100'000),
+      "{{ " + repeat("-", 100'000) + "1 }}",
+      "{{ 1" + repeat(" + 1", 50'000) + " }}",
+      "{{ x" + repeat(".y", 50'000) + " }}",
+      "{{ x" + repeat("|upper", 30'000) + " }}",
+      repeat("{% if 1 %}", 20'000),
+      "{{ " + repeat("not ", 50'000) + "1 }}",
+      "{{ " + repeat("[", 100'000) + " }}",
+      "{% set " + repeat("(", 100'000) + "x = 1 %}",
+      "{{ 1" + repeat(" if 1 else 1", 20'000) + " }}",
+      "{{ " + repeat("{1:", 50'000),
+      repeat("x", 300'000),
   };
   for (const std::string& source : sources) {
     const Result<std::string> text = Render(source, options);
-    EXPECT_EQ(text.status().code(), StatusCode::kResourceExhausted) << source.substr(0, 100) << ": " << text.status().message();
+    EXPECT_EQ(text.status().code(), StatusCode::kResourceExhausted)
+        << source.substr(0, 100) << ": " << text.status().message();
   }
   EXPECT_EQ(Render("{{ range(1000000) }}").status().code(), StatusCode::kInvalidArgument);
 }
@@ -186,22 +214,30 @@ TEST(Template, RendersDeepNestingWithinItsLimits) {
   for (int i = 0; i < 90; ++i) tags += "{% endif %}";
   EXPECT_EQ(Render(parentheses + " }}").value(), "1");
   EXPECT_EQ(Render(tags).value(), "x");
-  EXPECT_EQ(Render("{% macro m(x) %}{% if x %}{% for i in [1] %}{{ m(x - 1) }}{% endfor %}{% else %}end{% endif %}{% endmacro %}{{ m(80) }}").value(), "end");
+  EXPECT_EQ(Render("{% macro m(x) %}{% if x %}{% for i in [1] %}{{ m(x - 1) }}{% endfor %}{% else %}end{% endif %}{% "
+                   "endmacro %}{{ m(80) }}")
+                .value(),
+            "end");
 }
 
 TEST(Template, FreesMacrosAndNamespacesThatHoldThemselves) {  // the leak checker is the judge
-  EXPECT_EQ(Render("{% set ns = namespace() %}{% set ns.a = [ns] %}{% macro m() %}{{ ns.a[0].x }}{% endmacro %}{% set ns.m = m %}{% set ns.x = 5 %}{{ ns.m() }}").value(), "5");
+  EXPECT_EQ(Render("{% set ns = namespace() %}{% set ns.a = [ns] %}{% macro m() %}{{ ns.a[0].x }}{% endmacro %}{% set "
+                   "ns.m = m %}{% set ns.x = 5 %}{{ ns.m() }}")
+                .value(),
+            "5");
   EXPECT_FALSE(Render("{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns.a }}").ok());
 }
 
 TEST(ParseJson, KeepsOrderAndTellsIntegersFromFloats) {
   Budget budget{Limits()};
-  EXPECT_EQ(Repr(ParseJson(R"({"z": 1, "a": [1.0, -0.5, 1e3], "z": "é\ud83d\ude00"})").value(), budget), "{'z': 'é😀', 'a': [1.0, -0.5, 1000.0]}");
+  EXPECT_EQ(Repr(ParseJson(R"({"z": 1, "a": [1.0, -0.5, 1e3], "z": "é\ud83d\ude00"})").value(), budget),
+            "{'z': 'é😀', 'a': [1.0, -0.5, 1000.0]}");
   EXPECT_EQ(Repr(ParseJson("-9223372036854775808").value(), budget), "-9223372036854775808");
 }
 
 TEST(ParseJson, RefusesWhatIsNotJsonOrTooBig) {
-  for (std::string_view text : {"", "{", "[1,]", "nul", "\"\xff\"", "9223372036854775808", "-9223372036854775809", "123456789012345678901234567890", "1 2", "{\"a\"}", "\"\\ud800\""}) {
+  for (std::string_view text : {"", "{", "[1,]", "nul", "\"\xff\"", "9223372036854775808", "-9223372036854775809",
+                                "123456789012345678901234567890", "1 2", "{\"a\"}", "\"\\ud800\""}) {
     EXPECT_EQ(ParseJson(text).status().code(), StatusCode::kInvalidArgument) << text;
   }
   EXPECT_FALSE(ParseJson(std::string(100'000, '[')).ok());

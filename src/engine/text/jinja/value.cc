@@ -139,8 +139,9 @@ int ValueDepth(const Value& value) {
 }
 
 std::string_view TypeName(const Value& value) {
-  static constexpr std::string_view kNames[] = {"Undefined", "NoneType", "bool",      "int",         "float",   "str",
-                                                "list",      "dict",     "Namespace", "LoopContext", "function", "Markup"};
+  static constexpr std::string_view kNames[] = {"Undefined", "NoneType",    "bool",     "int",
+                                                "float",     "str",         "list",     "dict",
+                                                "Namespace", "LoopContext", "function", "Markup"};
   static constexpr std::string_view kSequenceNames[] = {"list", "tuple", "range", "dict view", "iterator"};
   if (const Sequence* sequence = value.sequence()) return kSequenceNames[static_cast<size_t>(sequence->kind)];
   return kNames[value.data.index()];
