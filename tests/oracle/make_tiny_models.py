@@ -11,10 +11,12 @@ import numpy as np
 
 LAYERS, FFN, VOCAB, HEAD_DIM = 2, 96, 128, 64
 CONTEXT, ORIGINAL_CONTEXT = 256, 64
+SCALING_FACTOR = 4.0
 OUT = pathlib.Path(__file__).resolve().parent.parent / "data" / "tiny_models"
 
 
-def write(name, arch, seed, scaling=None, factor=None, rope_factors=None, base=10000.0):
+def write(name, arch, seed, scaling=None, rope_factors=None, base=10000.0):
+    """scaling: a RoPE scaling type, by SCALING_FACTOR; rope_factors: the rope_freqs tensor."""
     # qwen2 has no key_length of its own in llama.cpp: there the heads share the hidden size.
     hidden, query_heads, kv_heads = (128, 2, 1) if arch == "qwen2" else (64, 4, 2)
     rng = np.random.default_rng(seed)
@@ -35,7 +37,7 @@ def write(name, arch, seed, scaling=None, factor=None, rope_factors=None, base=1
     writer.add_tokenizer_model("no_vocab")
     if scaling is not None:
         writer.add_rope_scaling_type(scaling)
-        writer.add_rope_scaling_factor(factor)
+        writer.add_rope_scaling_factor(SCALING_FACTOR)
         writer.add_rope_scaling_orig_ctx_len(ORIGINAL_CONTEXT)
 
     def matrix(tensor, rows, columns, gain):
@@ -86,10 +88,10 @@ def main():
     OUT.mkdir(parents=True, exist_ok=True)
     linear, yarn = gguf.RopeScalingType.LINEAR, gguf.RopeScalingType.YARN
     write("llama", "llama", 1)
-    write("llama_linear", "llama", 2, scaling=linear, factor=4.0)
-    write("llama_yarn", "llama", 3, scaling=yarn, factor=4.0)
+    write("llama_linear", "llama", 2, scaling=linear)
+    write("llama_yarn", "llama", 3, scaling=yarn)
     write("llama3_factors", "llama", 4, rope_factors=llama3_factors(500000.0), base=500000.0)
-    write("qwen2_yarn", "qwen2", 5, scaling=yarn, factor=4.0)
+    write("qwen2_yarn", "qwen2", 5, scaling=yarn)
     write("qwen3", "qwen3", 6, base=1000000.0)
 
 
