@@ -7,6 +7,8 @@
 namespace oscar::engine {
 namespace {
 
+std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
+
 TEST(HttpFields, AContentRangeIsReadExactly) {
   EXPECT_EQ(ParseContentRange("bytes 10-19/100"), (ContentRange{10, 19, 100}));
   EXPECT_EQ(ParseContentRange("bytes 0-0/1"), (ContentRange{0, 0, 1}));
@@ -35,17 +37,17 @@ TEST(HttpFields, OnlyAStrongPrintableEtagIsUsed) {
   for (const std::string text : {"", "\"", "abc", "W/\"abc\"", "\"a\"b\"", "\"a b\"", "\"a\nb\"", "\"\xc3\xa9\""}) {
     EXPECT_EQ(StrongEtag(text), "") << text;
   }
-  EXPECT_EQ(StrongEtag("\"" + std::string(300, 'a') + "\""), "");
+  EXPECT_EQ(StrongEtag(Quoted(std::string(300, 'a'))), "");
 }
 
 TEST(HttpFields, ASha256IsFoundInAnyEtagForm) {
   const std::string hex(64, 'a');
-  EXPECT_EQ(Sha256FromEtag("\"" + hex + "\""), hex);
+  EXPECT_EQ(Sha256FromEtag(Quoted(hex)), hex);
   EXPECT_EQ(Sha256FromEtag("W/\"" + hex + "\""), hex);
   EXPECT_EQ(Sha256FromEtag(hex), hex);
   EXPECT_EQ(Sha256FromEtag(std::string(64, 'A')), hex);
-  EXPECT_EQ(Sha256FromEtag("\"" + std::string(40, 'a') + "\""), "");
-  EXPECT_EQ(Sha256FromEtag("\"" + std::string(63, 'a') + "g\""), "");
+  EXPECT_EQ(Sha256FromEtag(Quoted(std::string(40, 'a'))), "");
+  EXPECT_EQ(Sha256FromEtag(Quoted(std::string(63, 'a') + "g")), "");
 }
 
 }  // namespace

@@ -40,6 +40,8 @@ std::string Sha256Hex(const std::string& content) {
   return base::HexFromDigest(sha.Finish());
 }
 
+std::string Quoted(const std::string& text) { return "\"" + text + "\""; }
+
 class PullTest : public ::testing::Test {
  protected:
   PullRequest Request(const LoopbackServer& server) const {
@@ -108,7 +110,7 @@ TEST_F(PullTest, AFileArrivesWholeAndNothingElseIsLeft) {
 TEST_F(PullTest, AHubSourceAsksTheEndpointForTheRevision) {
   const LoopbackServer server([&](const LoopbackRequest& got) {
     EXPECT_EQ(got.target, "/o/r/resolve/v2/m.gguf");
-    return ServeContent(got, content_, "\"" + sha256_ + "\"");
+    return ServeContent(got, content_, Quoted(sha256_));
   });
   PullRequest request = Request(server);
   request.source = "hf:o/r/m.gguf@v2";
@@ -252,8 +254,8 @@ TEST_F(PullTest, AWrongHashRemovesTheBytesWhoeverGaveIt) {
   enum class Source { kRequest, kEtag, kLinkedEtag };
   for (const Source source : {Source::kRequest, Source::kEtag, Source::kLinkedEtag}) {
     const LoopbackServer server([&](const LoopbackRequest& got) {
-      LoopbackReply reply = ServeContent(got, content_, source == Source::kEtag ? "\"" + wrong + "\"" : "\"v1\"");
-      if (source == Source::kLinkedEtag) reply.headers.emplace_back("X-Linked-Etag", "\"" + wrong + "\"");
+      LoopbackReply reply = ServeContent(got, content_, source == Source::kEtag ? Quoted(wrong) : "\"v1\"");
+      if (source == Source::kLinkedEtag) reply.headers.emplace_back("X-Linked-Etag", Quoted(wrong));
       return reply;
     });
     PullRequest request = Request(server);
@@ -267,7 +269,7 @@ TEST_F(PullTest, AWrongHashRemovesTheBytesWhoeverGaveIt) {
 }
 
 TEST_F(PullTest, TheRequestsHashOverrulesTheServers) {
-  const LoopbackServer server([&](const LoopbackRequest& got) { return ServeContent(got, content_, "\"" + std::string(64, '0') + "\""); });
+  const LoopbackServer server([&](const LoopbackRequest& got) { return ServeContent(got, content_, Quoted(std::string(64, '0'))); });
   PullRequest request = Request(server);
   request.sha256 = sha256_;
   EXPECT_TRUE(Pull(request).ok());
@@ -278,7 +280,7 @@ TEST_F(PullTest, AFileThatIsThereIsNotFetchedAgain) {
   int num_bodies = 0;
   const LoopbackServer server([&](const LoopbackRequest& got) {
     ++num_bodies;
-    return ServeContent(got, content_, "\"" + sha256_ + "\"");
+    return ServeContent(got, content_, Quoted(sha256_));
   });
   PullRequest request = Request(server);
   request.sha256 = sha256_;
@@ -355,7 +357,7 @@ TEST_F(PullTest, RedirectsAreFollowedAndTheHubsHeadersOnTheWayCount) {
     const LoopbackServer server([&](const LoopbackRequest& got) {
       if (got.target == "/cdn/x?sig=1") return ServeContent(got, content_, "\"v1\"");
       LoopbackReply reply = RedirectTo("/cdn/x?sig=1", status);
-      reply.headers.emplace_back("X-Linked-Etag", "\"" + Sha256Hex("what the hub has") + "\"");
+      reply.headers.emplace_back("X-Linked-Etag", Quoted(Sha256Hex("what the hub has")));
       reply.headers.emplace_back("X-Linked-Size", "300000");
       return reply;
     });

@@ -51,8 +51,8 @@ TEST(PullSource, WhatCannotBecomeAPlainModelFileIsRefused) {
     EXPECT_EQ(parsed.status().code(), StatusCode::kInvalidArgument) << source;
     EXPECT_FALSE(parsed.status().message().empty());
   }
-  EXPECT_FALSE(ParsePullSource("https://h/" + std::string(250, 'a') + ".gguf", kHub).ok());
-  EXPECT_FALSE(ParsePullSource("https://h/" + std::string(9000, 'a') + "/m.gguf", kHub).ok());
+  EXPECT_FALSE(ParsePullSource(std::string("https://h/").append(250, 'a') + ".gguf", kHub).ok());
+  EXPECT_FALSE(ParsePullSource(std::string("https://h/").append(9000, 'a') + "/m.gguf", kHub).ok());
 }
 
 TEST(PullSource, AnEndpointThatIsNoBaseUrlIsRefused) {
