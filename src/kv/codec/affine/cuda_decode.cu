@@ -1,0 +1,38 @@
+#include "src/kv/codec/affine/cuda_decode.h"
+
+namespace oscar::codec::affine {
+
+const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind kind) {
+  const DecodeKernel* best = nullptr;
+  for (const std::span<const DecodeKernel> kernels : {DecodeKernelsD128()}) {
+    for (const DecodeKernel& kernel : kernels) {
+      if (kernel.head_dim != head_dim || kernel.head_tile < group || kernel.kind != kind) continue;
+      if (best == nullptr || kernel.head_tile < best->head_tile) best = &kernel;
+    }
+  }
+  return best;
+}
+
+cudaError_t PrepareDecodeKernel(const DecodeKernel& kernel) {
+  return cudaFuncSetAttribute(kernel.function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(kernel.shared_bytes));
+}
+
+cudaError_t LaunchDecode(const DecodeKernel& kernel, const kernels::cuda::DecodeParams& params, int num_ctas, bool overlap_start,
+                         cudaStream_t stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(num_ctas);
+  config.blockDim = dim3(kernel.threads);
+  config.dynamicSmemBytes = kernel.shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlap_start ? 1 : 0;
+  kernels::cuda::DecodeParams copy = params;
+  void* arguments[] = {&copy};
+  return cudaLaunchKernelExC(&config, kernel.function, arguments);
+}
+
+}  // namespace oscar::codec::affine

@@ -1,0 +1,38 @@
+// Table of the decode attention kernels of the affine codec, one row per (head_dim, heads of a visit, variant). A missing row
+// is an error when the table is asked, never a fallback.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <span>
+
+#include "src/kv/kernels/cuda/decode_params.h"
+
+namespace oscar::codec::affine {
+
+enum class DecodeKernelKind { kNormal, kLoadOnly, kComputeOnly };  // the last two for benches
+
+struct DecodeKernel {
+  int head_dim;
+  int head_tile;  // query heads per KV head that it takes at most
+  DecodeKernelKind kind;
+  const void* function;  // void(const DecodeParams)
+  int threads;
+  size_t shared_bytes;
+};
+
+std::span<const DecodeKernel> DecodeKernelsD128();
+
+// The smallest kernel that takes `group` query heads per KV head, or null.
+const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind kind);
+
+// Asks for the kernel's shared memory, once per process and device, before the first launch.
+cudaError_t PrepareDecodeKernel(const DecodeKernel& kernel);
+
+// One launch of num_ctas CTAs. With overlap_start the kernel may start while its predecessor in the stream still runs; then
+// plan and tables must not be written by that predecessor.
+cudaError_t LaunchDecode(const DecodeKernel& kernel, const kernels::cuda::DecodeParams& params, int num_ctas, bool overlap_start,
+                         cudaStream_t stream);
+
+}  // namespace oscar::codec::affine

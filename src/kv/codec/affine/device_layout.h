@@ -1,0 +1,82 @@
+// Byte geometry of encoded and BF16 pages on the device (gpu.md 4), for host and device code. The order of codes inside a
+// block follows the operand registers of the matrix instructions, so that a lane reads 16 consecutive bytes without
+// shuffles. The logical order is in layout.h; device_convert.h goes from one to the other.
+//
+// A block is one (page, KV head): K codes, V codes, 64 K pairs, 64 V pairs; a pair is fp16 scale, then fp16 offset. Head
+// dimensions are cut into sub-blocks of 128 and one last sub-block of 64 if needed.
+#pragma once
+
+#include <cstdint>
+
+namespace oscar::codec::affine::device {
+
+inline constexpr int kTokens = 64;
+
+constexpr bool IsHeadDim(int d) { return d == 64 || d == 128 || d == 192 || d == 256; }
+
+// --- 2-bit block: 32 d + 512 bytes (2,560 / 4,608 / 6,656 / 8,704) ---
+constexpr int KeyCodesOffset() { return 0; }
+constexpr int ValueCodesOffset(int d) { return 16 * d; }
+constexpr int KeyPairsOffset(int d) { return 32 * d; }
+constexpr int ValuePairsOffset(int d) { return 32 * d + 256; }
+constexpr int BlockBytes(int d) { return 32 * d + 512; }
+
+// Where a 2-bit code stands: byte in the block and the position of its low bit in the byte.
+struct CodePlace {
+  int byte;
+  int shift;
+};
+
+// K: token tiles of 16 (128 sub-block) or tile pairs of 32 (64 sub-block), 32 lanes x 16 bytes each. Lane 4G + t, byte e and
+// field f of a word hold dimension 64 half + 16 f + 4 t + e of its token.
+constexpr CodePlace KeyCodePlace(int d, int token, int dim) {
+  const int sub_block = dim / 128;
+  const int base = sub_block * 2048;
+  const int inner = dim % 128;
+  const int t = (inner >> 2) & 3;
+  const int e = inner & 3;
+  const int field = (inner >> 4) & 3;
+  const int row = token & 7;  // G
+  const int lane = 4 * row + t;
+  const bool narrow = (sub_block + 1) * 128 > d;
+  if (narrow) {
+    const int word = (token >> 3) & 3;
+    return {base + (token >> 5) * 512 + lane * 16 + word * 4 + e, 2 * field};
+  }
+  const int half = inner >> 6;
+  const int word = 2 * ((token >> 3) & 1) + half;
+  return {base + (token >> 4) * 512 + lane * 16 + word * 4 + e, 2 * field};
+}
+
+// V: groups of 32 dimensions, 32 lanes x 16 bytes each. Word w of a lane holds dimension 32 u + 8 w + G for the tokens
+// 16 (k >> 1) + 8 (k & 1) + 2 t + e at bits 2 k + 16 e.
+constexpr CodePlace ValueCodePlace(int d, int token, int dim) {
+  const int group = dim >> 5;
+  const int word = (dim >> 3) & 3;
+  const int row = dim & 7;  // G
+  const int t = (token >> 1) & 3;
+  const int e = token & 1;
+  const int k = 2 * (token >> 4) + ((token >> 3) & 1);
+  const int bit = 2 * k + 16 * e;
+  return {ValueCodesOffset(d) + group * 512 + (4 * row + t) * 16 + word * 4 + bit / 8, bit % 8};
+}
+
+// Index of a token's (scale, offset) pair among the 64: 8 G + 2 j + a for token 16 j + G + 8 a.
+constexpr int PairIndex(int token) { return 8 * (token & 7) + 2 * (token >> 4) + ((token >> 3) & 1); }
+constexpr int KeyPairOffset(int d, int token) { return KeyPairsOffset(d) + 4 * PairIndex(token); }
+constexpr int ValuePairOffset(int d, int token) { return ValuePairsOffset(d) + 4 * PairIndex(token); }
+
+// --- BF16 block: 256 d bytes; 64 K rows, then 64 V rows; 16-byte piece i of a row stands at i ^ (token & 7) ---
+constexpr int Bf16BlockBytes(int d) { return 256 * d; }
+constexpr int Bf16TileBytes(int d) { return 32 * d; }  // 16 tokens of one side
+constexpr int Bf16KeyOffset(int d, int token, int dim) {
+  return token * 2 * d + (((dim >> 3) ^ (token & 7)) << 4) + 2 * (dim & 7);
+}
+constexpr int Bf16ValueOffset(int d, int token, int dim) { return 128 * d + Bf16KeyOffset(d, token, dim); }
+
+// The worked example of gpu.md 4.1: token 21, dimension 77.
+static_assert(KeyCodePlace(128, 21, 77).byte == 885 && KeyCodePlace(128, 21, 77).shift == 0);
+static_assert(ValueCodePlace(128, 21, 77).byte == 3430 && ValueCodePlace(128, 21, 77).shift == 4);
+static_assert(KeyPairOffset(128, 21) == 4264 && ValuePairOffset(128, 21) == 4520);
+
+}  // namespace oscar::codec::affine::device

@@ -1,0 +1,210 @@
+// The 2-bit affine page as matrix operands (gpu.md 5.4, 5.5, 5.7): queries to int8 pairs, scores of 16 tokens straight from
+// code words, and code words as fp16 subnormals for the value product. One warp; lane = 4 G + t. No softmax here.
+//
+// HeadTile is the number of query heads in one visit. 4: the 8 columns of a matrix instruction are (hi, lo) pairs of 4 heads,
+// and a lane's results belong to head t. 8: one instruction for hi, one for lo; a lane's results belong to heads 2t, 2t + 1.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "src/kv/codec/affine/device_layout.h"
+#include "src/kv/kernels/cuda/ptx/barrier.cuh"
+#include "src/kv/kernels/cuda/ptx/mma.cuh"
+
+namespace oscar::codec::affine::device {
+
+namespace ptx = oscar::kernels::cuda::ptx;
+
+// Value products accumulate code * 2^-24 * weight.
+inline constexpr float kValueProductScale = 16777216.0f;
+
+// Weight factors 4^-i that undo the position i of a 2-bit class inside an fp16 mantissa; index k = 2 j + a.
+template <int k>
+inline constexpr float kClassFactor = 1.0f / (1 << (2 * (k < 5 ? k : k - 5)));
+
+template <int D, int HeadTile>
+struct Int2Query {
+  static constexpr int kHeadsPerLane = HeadTile / 4;
+  static constexpr int kOperands = D / 16;
+
+  uint32_t b[kHeadsPerLane][kOperands];  // B operands, two registers per k-step
+  float inverse_scale[kHeadsPerLane];    // kappa / S of the lane's heads
+  float offset_factor[kHeadsPerLane];    // kappa * Sum(q')
+
+  // Lowest dimension of operand register r (for t = 0), and whether its codes arrive multiplied by 4.
+  static constexpr int FirstDim(int r) {
+    const int wide = D / 128 * 8;
+    return r < wide ? r / 8 * 128 + 64 * (r & 1) + 16 * (r % 8 / 2) : D / 128 * 128 + 32 * (r & 1) + 16 * ((r - wide) / 2);
+  }
+  static constexpr bool IsOddField(int r) { return (r / 2) & 1; }
+
+  // query: shared memory, [HeadTile][D] bf16.
+  __device__ __forceinline__ void Load(const uint16_t* query, float kappa, int lane) {
+    const int row = lane >> 2, t = lane & 3;
+    const int head = HeadTile == 4 ? row >> 1 : row;
+    const uint16_t* q = query + head * D + 4 * t;
+    float largest = 1e-20f, sum = 0.0f;
+#pragma unroll
+    for (int r = 0; r < kOperands; ++r) {
+      float x[4];
+      LoadFour(q + FirstDim(r), x);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        largest = fmaxf(largest, fabsf(x[e]));
+        sum += x[e];
+      }
+    }
+#pragma unroll
+    for (int mask = 1; mask <= 2; mask <<= 1) {
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, mask));
+      sum += __shfl_xor_sync(~0u, sum, mask);
+    }
+    const float scale = 16250.0f / largest;
+#pragma unroll
+    for (int r = 0; r < kOperands; ++r) {
+      float x[4];
+      LoadFour(q + FirstDim(r), x);
+      uint32_t hi_word = 0, lo_word = 0;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int value = __float2int_rn(x[e] * (IsOddField(r) ? scale * 0.25f : scale));
+        const int hi = (value + 64) >> 7;
+        const int lo = value - 128 * hi;
+        hi_word |= static_cast<uint32_t>(hi & 0xFF) << (8 * e);
+        lo_word |= static_cast<uint32_t>(lo & 0xFF) << (8 * e);
+      }
+      if constexpr (HeadTile == 4) {
+        b[0][r] = (row & 1) ? lo_word : hi_word;
+      } else {
+        b[0][r] = hi_word;
+        b[1][r] = lo_word;
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < kHeadsPerLane; ++h) {
+      inverse_scale[h] = kappa * __shfl_sync(~0u, largest, 8 * t + 4 * h) * (1.0f / 16250.0f);
+      offset_factor[h] = kappa * __shfl_sync(~0u, sum, 8 * t + 4 * h);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ void LoadFour(const uint16_t* q, float (&x)[4]) {
+    const uint2 words = *reinterpret_cast<const uint2*>(q);
+    x[0] = __uint_as_float(words.x << 16);
+    x[1] = __uint_as_float(words.x & 0xFFFF0000u);
+    x[2] = __uint_as_float(words.y << 16);
+    x[3] = __uint_as_float(words.y & 0xFFFF0000u);
+  }
+};
+
+// One k-step pair (even and odd field) of A operands from four words that were shifted as needed.
+template <int kHeadsPerLane>
+__device__ __forceinline__ void ScoreStep(int (&c)[kHeadsPerLane][4], uint32_t mask, uint32_t a0, uint32_t a1, uint32_t a2,
+                                          uint32_t a3, const uint32_t* b0, const uint32_t* b1) {
+  a0 &= mask;
+  a1 &= mask;
+  a2 &= mask;
+  a3 &= mask;
+#pragma unroll
+  for (int h = 0; h < kHeadsPerLane; ++h) ptx::MmaU8S8(c[h], a0, a1, a2, a3, b0[h], b1[h]);
+}
+
+// Integer scores S q.c of the 64 tokens of a page: x[2 j + a][h] for token 16 j + G + 8 a and the lane's head h.
+template <int D, int HeadTile>
+__device__ __forceinline__ void PageScores(uint32_t block, int lane, const Int2Query<D, HeadTile>& query,
+                                           float (&x)[8][HeadTile / 4]) {
+  constexpr int kHeads = HeadTile / 4;
+  constexpr uint32_t kEven = 0x03030303u, kOdd = 0x0C0C0C0Cu;
+  uint4 tail = {};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    int c[kHeads][4] = {};
+#pragma unroll
+    for (int s = 0; s < D / 128; ++s) {
+      const uint4 w = ptx::LoadShared16(block + s * 2048 + j * 512 + lane * 16);
+      const uint4 v = {w.x >> 4, w.y >> 4, w.z >> 4, w.w >> 4};
+#pragma unroll
+      for (int f = 0; f < 4; ++f) {
+        const uint4& u = f < 2 ? w : v;
+        uint32_t b0[kHeads], b1[kHeads];
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) {
+          b0[h] = query.b[h][s * 8 + 2 * f];
+          b1[h] = query.b[h][s * 8 + 2 * f + 1];
+        }
+        ScoreStep<kHeads>(c, (f & 1) ? kOdd : kEven, u.x, u.z, u.y, u.w, b0, b1);
+      }
+    }
+    if constexpr (D % 128 != 0) {
+      if (j % 2 == 0) tail = ptx::LoadShared16(block + D / 128 * 2048 + j / 2 * 512 + lane * 16);
+      const uint32_t low = j % 2 == 0 ? tail.x : tail.z, high = j % 2 == 0 ? tail.y : tail.w;
+#pragma unroll
+      for (int f = 0; f < 2; ++f) {
+        uint32_t b0[kHeads], b1[kHeads];
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) {
+          b0[h] = query.b[h][D / 128 * 8 + 2 * f];
+          b1[h] = query.b[h][D / 128 * 8 + 2 * f + 1];
+        }
+        ScoreStep<kHeads>(c, f ? kOdd : kEven, low, high, low >> 4, high >> 4, b0, b1);
+      }
+    }
+    if constexpr (HeadTile == 4) {
+      x[2 * j][0] = __int2float_rn(c[0][0] * 128 + c[0][1]);
+      x[2 * j + 1][0] = __int2float_rn(c[0][2] * 128 + c[0][3]);
+    } else {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        x[2 * j][h] = __int2float_rn(c[0][h] * 128 + c[1][h]);
+        x[2 * j + 1][h] = __int2float_rn(c[0][2 + h] * 128 + c[1][2 + h]);
+      }
+    }
+  }
+}
+
+// (scale, offset) of the lane's 8 tokens, index 2 j + a.
+__device__ __forceinline__ void LoadPairs(uint32_t pairs, int row, float (&scale)[8], float (&offset)[8]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint4 w = ptx::LoadShared16(pairs + row * 32 + i * 16);
+    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[n]));
+      scale[4 * i + n] = pair.x;
+      offset[4 * i + n] = pair.y;
+    }
+  }
+}
+
+// 2-bit class k of a value word as two fp16 subnormals code * 4^i * 2^-24.
+template <int k>
+__device__ __forceinline__ uint32_t ValueClass(uint32_t word, uint32_t shifted_by_10) {
+  return k < 5 ? word & (0x00030003u << (2 * k)) : shifted_by_10 & (0x00030003u << (2 * (k - 5)));
+}
+
+// acc[i] += V^T w for dimension tile i (16 dimensions): accumulators of dimensions 16 i + G, 16 i + 8 + G, columns 2t, 2t + 1.
+// weights[k]: B operand of the 8 tokens of class k.
+template <int D>
+__device__ __forceinline__ void AccumulateValues(uint32_t value_codes, int lane, const uint32_t (&weights)[8],
+                                                 float (&acc)[D / 16][4]) {
+#pragma unroll
+  for (int u = 0; u < D / 32; ++u) {
+    const uint4 w = ptx::LoadShared16(value_codes + u * 512 + lane * 16);
+    const uint4 s = {w.x >> 10, w.y >> 10, w.z >> 10, w.w >> 10};
+#define OSCAR_VALUE_STEP(k)                                                                                             \
+  ptx::MmaF16(acc[2 * u], ValueClass<k>(w.x, s.x), ValueClass<k>(w.y, s.y), ValueClass<k + 1>(w.x, s.x),              \
+              ValueClass<k + 1>(w.y, s.y), weights[k], weights[k + 1]);                                               \
+  ptx::MmaF16(acc[2 * u + 1], ValueClass<k>(w.z, s.z), ValueClass<k>(w.w, s.w), ValueClass<k + 1>(w.z, s.z),          \
+              ValueClass<k + 1>(w.w, s.w), weights[k], weights[k + 1])
+    OSCAR_VALUE_STEP(0);
+    OSCAR_VALUE_STEP(2);
+    OSCAR_VALUE_STEP(4);
+    OSCAR_VALUE_STEP(6);
+#undef OSCAR_VALUE_STEP
+  }
+}
+
+}  // namespace oscar::codec::affine::device

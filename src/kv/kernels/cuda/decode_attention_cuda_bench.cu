@@ -1,0 +1,194 @@
+// Decode attention on cold pages, inside CUDA graphs (gpu.md 11): read ceiling, BF16 rows through the same kernel, INT2, and
+// the load-only and compute-only variants, all in one run. Prints a table; JSON lines to a file with --json PATH.
+#include <cstring>
+#include <functional>
+#include <string>
+
+#include "src/kv/kernels/cuda/decode_fixture.cuh"
+
+namespace oscar::kernels::cuda {
+namespace {
+
+using codec::affine::DecodeKernelKind;
+using fixture::DeviceBuffer;
+using fixture::Launch;
+using fixture::Problem;
+
+constexpr int64_t kRotationBytes = 640'000'000;
+
+__global__ void ReadAndReduce(const uint4* data, size_t pieces, uint32_t* sink) {
+  uint32_t sum = 0;
+  const size_t stride = static_cast<size_t>(gridDim.x) * blockDim.x;
+  size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  for (; i + 7 * stride < pieces; i += 8 * stride) {
+    uint4 v[8];
+#pragma unroll
+    for (int n = 0; n < 8; ++n) v[n] = __ldcs(data + i + n * stride);
+#pragma unroll
+    for (int n = 0; n < 8; ++n) sum += v[n].x ^ v[n].y ^ v[n].z ^ v[n].w;
+  }
+  for (; i < pieces; i += stride) sum += data[i].x;
+  if (sum == 0x12345678u) *sink = sum;
+}
+
+__global__ void FillRandom(uint32_t* data, size_t words) {
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
+    data[i] = static_cast<uint32_t>(fixture::Mix(i));
+  }
+}
+
+struct Timing {
+  double min_us, median_us, p95_us;
+  int replays, launches;
+};
+
+// Microseconds per launch over replays of one graph that holds `launches` launches.
+Timing TimeGraph(int launches, const std::function<void(cudaStream_t, int)>& launch, int replays) {
+  cudaStream_t stream;
+  OSCAR_FIXTURE_CHECK(cudaStreamCreate(&stream));
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  OSCAR_FIXTURE_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
+  for (int i = 0; i < launches; ++i) launch(stream, i);
+  OSCAR_FIXTURE_CHECK(cudaStreamEndCapture(stream, &graph));
+  OSCAR_FIXTURE_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+  cudaEvent_t begin, end;
+  OSCAR_FIXTURE_CHECK(cudaEventCreate(&begin));
+  OSCAR_FIXTURE_CHECK(cudaEventCreate(&end));
+  for (int i = 0; i < 3; ++i) OSCAR_FIXTURE_CHECK(cudaGraphLaunch(exec, stream));
+  std::vector<double> times;
+  for (int i = 0; i < replays; ++i) {
+    OSCAR_FIXTURE_CHECK(cudaEventRecord(begin, stream));
+    OSCAR_FIXTURE_CHECK(cudaGraphLaunch(exec, stream));
+    OSCAR_FIXTURE_CHECK(cudaEventRecord(end, stream));
+    OSCAR_FIXTURE_CHECK(cudaEventSynchronize(end));
+    float ms = 0;
+    OSCAR_FIXTURE_CHECK(cudaEventElapsedTime(&ms, begin, end));
+    times.push_back(ms * 1e3 / launches);
+  }
+  std::sort(times.begin(), times.end());
+  OSCAR_FIXTURE_CHECK(cudaGraphExecDestroy(exec));
+  OSCAR_FIXTURE_CHECK(cudaGraphDestroy(graph));
+  OSCAR_FIXTURE_CHECK(cudaStreamDestroy(stream));
+  return {times.front(), times[times.size() / 2], times[times.size() * 95 / 100], replays, launches};
+}
+
+FILE* g_json = nullptr;
+double g_ceiling = 0;  // bytes per microsecond
+
+void Report(const std::string& name, const Timing& t, double bytes) {
+  const double rate = bytes / t.median_us;
+  std::printf("%-44s %9.2f %9.2f %9.2f  %6.3f TB/s", name.c_str(), t.median_us, t.min_us, t.p95_us, rate * 1e-6);
+  if (g_ceiling > 0) std::printf("  %5.1f %%", 100 * rate / g_ceiling);
+  std::printf("\n");
+  std::fflush(stdout);
+  if (g_json != nullptr) {
+    std::fprintf(g_json, "{\"name\":\"%s\",\"median_us\":%.3f,\"min_us\":%.3f,\"p95_us\":%.3f,\"bytes\":%.0f,\"replays\":%d,\"launches\":%d,\"ceiling_fraction\":%.4f}\n",
+                 name.c_str(), t.median_us, t.min_us, t.p95_us, bytes, t.replays, t.launches, g_ceiling > 0 ? rate / g_ceiling : 1.0);
+  }
+}
+
+void MeasureCeiling(int num_sms) {
+  const size_t bytes = size_t{6} << 30;
+  DeviceBuffer<uint32_t> data(bytes / 4), sink(1);
+  FillRandom<<<num_sms * 8, 512>>>(data.data(), bytes / 4);
+  OSCAR_FIXTURE_CHECK(cudaDeviceSynchronize());
+  double best = 0;
+  for (const int grid : {528, 2112, 16896}) {
+    const Timing t = TimeGraph(1, [&](cudaStream_t stream, int) { ReadAndReduce<<<grid, 512, 0, stream>>>(reinterpret_cast<const uint4*>(data.data()), bytes / 16, sink.data()); }, 15);
+    Report("ceiling/read/6GiB/grid" + std::to_string(grid), t, bytes);
+    best = std::max(best, bytes / t.median_us);
+  }
+  g_ceiling = best;
+}
+
+struct Options {
+  std::vector<int> lengths = {8192, 32768, 102400}, batches = {1, 4, 16, 32}, groups = {4, 8};
+  bool variants = true, rows = true, overlap = true;
+  double tail_share = -1;
+};
+
+void MeasureInt2(int tokens, int batch, int group, const Options& options, int num_sms) {
+  Problem problem;
+  problem.group = group;
+  const SequenceExtent extent = ExtentOfSequence(tokens, 64, 256);
+  DecodePlanOptions plan;
+  plan.kv_heads = problem.kv_heads;
+  plan.head_dim = 128;
+  plan.num_ctas = num_sms;
+  if (options.tail_share >= 0) plan.tail_share = options.tail_share;
+  const std::string shape = "/d128/g" + std::to_string(group) + "/n" + std::to_string(tokens) + "/b" + std::to_string(batch);
+  auto measure = [&](const SequenceExtent& e, const std::string& kind, bool variants) {
+    problem.sequences.assign(batch, e);
+    const int64_t bytes = PlanDecode(problem.sequences, plan).bytes;
+    const int sets = static_cast<int>(std::clamp<int64_t>(kRotationBytes / bytes + 1, 2, 100));
+    Launch launch(problem, plan, sets, false);
+    const int replays = static_cast<int64_t>(tokens) * batch > 1'000'000 ? 11 : 25;
+    auto time = [&](DecodeKernelKind k, bool overlap) {
+      return TimeGraph(sets, [&](cudaStream_t stream, int i) { OSCAR_FIXTURE_CHECK(launch.Run(stream, i, k, overlap, false)); }, replays);
+    };
+    Report("attend/cuda/" + kind + shape, time(DecodeKernelKind::kNormal, false), bytes);
+    if (options.overlap && variants) Report("attend/cuda/" + kind + "+pdl" + shape, time(DecodeKernelKind::kNormal, true), bytes);
+    if (options.variants && variants) {
+      Report("attend/cuda/" + kind + "+load-only" + shape, time(DecodeKernelKind::kLoadOnly, false), bytes);
+      Report("attend/cuda/" + kind + "+compute-only" + shape, time(DecodeKernelKind::kComputeOnly, false), bytes);
+    }
+  };
+  measure(extent, "int2", true);
+  measure({tokens / 64, 0}, "int2-no-window", true);
+  if (options.rows && static_cast<int64_t>(tokens) * batch <= 3'300'000) measure({0, tokens}, "bf16", false);
+}
+
+std::vector<int> ParseList(const char* text) {
+  std::vector<int> values;
+  for (const char* p = text; *p != 0;) {
+    char* end;
+    values.push_back(static_cast<int>(std::strtol(p, &end, 10)));
+    p = *end == ',' ? end + 1 : end;
+    if (end == p && *p != 0) break;
+  }
+  return values;
+}
+
+int Main(int argc, char** argv) {
+  Options options;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    const bool has_value = i + 1 < argc;
+    if (arg == "--lengths" && has_value) options.lengths = ParseList(argv[++i]);
+    else if (arg == "--batches" && has_value) options.batches = ParseList(argv[++i]);
+    else if (arg == "--groups" && has_value) options.groups = ParseList(argv[++i]);
+    else if (arg == "--tail" && has_value) options.tail_share = std::atof(argv[++i]);
+    else if (arg == "--no-variants") options.variants = false;
+    else if (arg == "--no-bf16") options.rows = false;
+    else if (arg == "--json" && has_value) g_json = std::fopen(argv[++i], "a");
+    else {
+      std::fprintf(stderr, "unknown argument %s\n", arg.c_str());
+      return 2;
+    }
+  }
+  cudaDeviceProp properties;
+  OSCAR_FIXTURE_CHECK(cudaGetDeviceProperties(&properties, 0));
+  const int num_sms = properties.multiProcessorCount;
+  int driver = 0;
+  OSCAR_FIXTURE_CHECK(cudaDriverGetVersion(&driver));
+  std::printf("# %s, %d SMs, driver API %d\n# us per launch: median, min, p95\n", properties.name, num_sms, driver);
+  for (const DecodeKernelKind kind : {DecodeKernelKind::kNormal, DecodeKernelKind::kLoadOnly, DecodeKernelKind::kComputeOnly}) {
+    for (const int group : {4, 8}) OSCAR_FIXTURE_CHECK(codec::affine::PrepareDecodeKernel(*codec::affine::FindDecodeKernel(128, group, kind)));
+  }
+  MeasureCeiling(num_sms);
+  for (const int group : options.groups) {
+    Options own = options;
+    own.rows = options.rows && group == options.groups.front();
+    for (const int tokens : options.lengths) {
+      for (const int batch : options.batches) MeasureInt2(tokens, batch, group, own, num_sms);
+    }
+  }
+  if (g_json != nullptr) std::fclose(g_json);
+  return 0;
+}
+
+}  // namespace
+}  // namespace oscar::kernels::cuda
+
+int main(int argc, char** argv) { return oscar::kernels::cuda::Main(argc, argv); }

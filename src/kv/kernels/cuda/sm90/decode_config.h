@@ -1,0 +1,48 @@
+// Resources of the Hopper decode attention kernel: constants, shared-memory plan, checks. The loop is decode_attention.cuh.
+#pragma once
+
+#include <cstdint>
+
+#include "src/kv/codec/affine/device_layout.h"
+#include "src/kv/kernels/cuda/decode_params.h"
+
+namespace oscar::kernels::cuda::sm90 {
+
+// kLoadOnly and kComputeOnly are for `oscar bench attend`: they tell which limit holds. Their results mean nothing.
+enum class DecodeVariant { kNormal, kLoadOnly, kComputeOnly };
+
+// The sequence of a CTA's items: its static list, then what it claims from the tail.
+struct ItemSource {
+  int32_t next, end;
+  int32_t claim;      // answer of the claim under way
+  int32_t exhausted;  // a claim has failed
+};
+
+template <int D, int kHeads>
+struct DecodeConfig {
+  static_assert(codec::affine::device::IsHeadDim(D) && (kHeads == 4 || kHeads == 8));
+  static constexpr int kHeadDim = D;
+  static constexpr int kHeadTile = kHeads;                 // query heads of a KV head in one visit
+  static constexpr int kWarps = D <= 128 ? 16 : 8;         // d >= 192: 48..64 accumulators per lane
+  static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kStages = D == 64 ? 4 : D == 192 ? 3 : 2;  // of one warp's ring; 2 x 4,608 B x 16 = 144 KB at d = 128
+  static constexpr int kStageBytes = codec::affine::device::BlockBytes(D);
+  static_assert(codec::affine::device::Bf16TileBytes(D) <= kStageBytes);
+  static_assert(kStageBytes % 128 == 0);
+
+  struct Shared {
+    alignas(128) uint8_t ring[kWarps][kStages][kStageBytes];
+    alignas(16) float merge[kWarps][kHeadTile][D];  // head rows rotated by 8 (head / heads per lane) words: no bank conflicts
+    float stats[kWarps][kHeadTile][4];              // m, l, u, scale of the accumulators
+    alignas(16) uint16_t query[2][kHeadTile][D];    // bf16; of the current and of the next item
+    float beta[2][kHeadTile];
+    alignas(16) DecodeItem items[2];
+    int32_t is_valid[2];
+    int32_t is_last;
+    ItemSource source;
+    alignas(8) uint64_t barriers[kWarps][kStages];
+  };
+  static_assert(sizeof(Shared) <= 232'448);
+};
+
+}  // namespace oscar::kernels::cuda::sm90
