@@ -24,6 +24,58 @@ inline constexpr float kValueProductScale = 16777216.0f;
 template <int k>
 inline constexpr float kClassFactor = 1.0f / (1 << (2 * (k < 5 ? k : k - 5)));
 
+// Quantises the query of one head (bf16, shared memory) by one warp: S = 16250 / max|q|, q S rounded to high * 128 + low, for
+// dimensions in odd fields q S / 4, because their codes arrive multiplied by 4. Writes the words of Int2Query.
+// scale = kappa / S. sum = kappa * Sum of the *rounded* query: then all of z is exact for one query that differs a little from
+// the given one, and the difference meets centred keys only.
+template <int D>
+__device__ __forceinline__ void QuantizeQuery(const uint16_t* query, float kappa, int lane, uint32_t* high, uint32_t* low,
+                                              float* scale_out, float* sum_out) {
+  constexpr int kWords = (D / 4 + 31) / 32;
+  float x[kWords][4];
+  float largest = 1e-20f;
+#pragma unroll
+  for (int n = 0; n < kWords; ++n) {
+    const int word = 32 * n + lane;
+    const uint2 bits = word < D / 4 ? *reinterpret_cast<const uint2*>(query + 4 * word) : uint2{};
+    x[n][0] = __uint_as_float(bits.x << 16);
+    x[n][1] = __uint_as_float(bits.x & 0xFFFF0000u);
+    x[n][2] = __uint_as_float(bits.y << 16);
+    x[n][3] = __uint_as_float(bits.y & 0xFFFF0000u);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) largest = fmaxf(largest, fabsf(x[n][e]));
+  }
+#pragma unroll
+  for (int mask = 1; mask <= 16; mask <<= 1) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, mask));
+  const float scale = 16250.0f / largest;
+  int sum = 0;
+#pragma unroll
+  for (int n = 0; n < kWords; ++n) {
+    const int word = 32 * n + lane;
+    const bool is_odd = (word >> 2) & 1;  // field of dimensions 4 word ..
+    uint32_t high_word = 0, low_word = 0;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int value = __float2int_rn(x[n][e] * (is_odd ? scale * 0.25f : scale));
+      sum += is_odd ? 4 * value : value;
+      const int hi = (value + 64) >> 7;
+      high_word |= static_cast<uint32_t>(hi & 0xFF) << (8 * e);
+      low_word |= static_cast<uint32_t>((value - 128 * hi) & 0xFF) << (8 * e);
+    }
+    if (word < D / 4) {
+      high[word] = high_word;
+      low[word] = low_word;
+    }
+  }
+#pragma unroll
+  for (int mask = 1; mask <= 16; mask <<= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+  if (lane == 0) {
+    const float unit = kappa * (largest * (1.0f / 16250.0f));
+    *scale_out = unit;
+    *sum_out = unit * static_cast<float>(sum);
+  }
+}
+
 template <int D, int HeadTile>
 struct Int2Query {
   static constexpr int kHeadsPerLane = HeadTile / 4;
@@ -33,69 +85,30 @@ struct Int2Query {
   float inverse_scale[kHeadsPerLane];    // kappa / S of the lane's heads
   float offset_factor[kHeadsPerLane];    // kappa * Sum(q')
 
-  // Lowest dimension of operand register r (for t = 0), and whether its codes arrive multiplied by 4.
+  // Lowest dimension of operand register r (for t = 0).
   static constexpr int FirstDim(int r) {
     const int wide = D / 128 * 8;
     return r < wide ? r / 8 * 128 + 64 * (r & 1) + 16 * (r % 8 / 2) : D / 128 * 128 + 32 * (r & 1) + 16 * ((r - wide) / 2);
   }
-  static constexpr bool IsOddField(int r) { return (r / 2) & 1; }
 
-  // query: shared memory, [HeadTile][D] bf16.
-  __device__ __forceinline__ void Load(const uint16_t* query, float kappa, int lane) {
+  // From what QuantizeQuery wrote; rows of `stride` words.
+  __device__ __forceinline__ void Load(const uint32_t* high, const uint32_t* low, int stride, const float* scale, const float* sum,
+                                       int lane) {
     const int row = lane >> 2, t = lane & 3;
-    const int head = HeadTile == 4 ? row >> 1 : row;
-    const uint16_t* q = query + head * D + 4 * t;
-    float largest = 1e-20f, sum = 0.0f;
 #pragma unroll
     for (int r = 0; r < kOperands; ++r) {
-      float x[4];
-      LoadFour(q + FirstDim(r), x);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        largest = fmaxf(largest, fabsf(x[e]));
-        sum += x[e];
-      }
-    }
-#pragma unroll
-    for (int mask = 1; mask <= 2; mask <<= 1) {
-      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, mask));
-      sum += __shfl_xor_sync(~0u, sum, mask);
-    }
-    const float scale = 16250.0f / largest;
-#pragma unroll
-    for (int r = 0; r < kOperands; ++r) {
-      float x[4];
-      LoadFour(q + FirstDim(r), x);
-      uint32_t hi_word = 0, lo_word = 0;
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int value = __float2int_rn(x[e] * (IsOddField(r) ? scale * 0.25f : scale));
-        const int hi = (value + 64) >> 7;
-        const int lo = value - 128 * hi;
-        hi_word |= static_cast<uint32_t>(hi & 0xFF) << (8 * e);
-        lo_word |= static_cast<uint32_t>(lo & 0xFF) << (8 * e);
-      }
       if constexpr (HeadTile == 4) {
-        b[0][r] = (row & 1) ? lo_word : hi_word;
+        b[0][r] = ((row & 1) ? low : high)[(row >> 1) * stride + FirstDim(r) / 4 + t];
       } else {
-        b[0][r] = hi_word;
-        b[1][r] = lo_word;
+        b[0][r] = high[row * stride + FirstDim(r) / 4 + t];
+        b[1][r] = low[row * stride + FirstDim(r) / 4 + t];
       }
     }
 #pragma unroll
     for (int h = 0; h < kHeadsPerLane; ++h) {
-      inverse_scale[h] = kappa * __shfl_sync(~0u, largest, 8 * t + 4 * h) * (1.0f / 16250.0f);
-      offset_factor[h] = kappa * __shfl_sync(~0u, sum, 8 * t + 4 * h);
+      inverse_scale[h] = scale[kHeadsPerLane * t + h];
+      offset_factor[h] = sum[kHeadsPerLane * t + h];
     }
-  }
-
- private:
-  static __device__ __forceinline__ void LoadFour(const uint16_t* q, float (&x)[4]) {
-    const uint2 words = *reinterpret_cast<const uint2*>(q);
-    x[0] = __uint_as_float(words.x << 16);
-    x[1] = __uint_as_float(words.x & 0xFFFF0000u);
-    x[2] = __uint_as_float(words.y << 16);
-    x[3] = __uint_as_float(words.y & 0xFFFF0000u);
   }
 };
 

@@ -67,6 +67,7 @@ void ExpectAccurate(const Problem& problem, const DecodePlanOptions& options, co
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
   const std::vector<float> out = launch.OutF32();
   const Errors errors = ErrorsOf(out, launch.Judge(), problem.head_dim);
+  std::printf("%-44s %.2e  worst head %.2e\n", what.c_str(), errors.whole, errors.worst_head);
   EXPECT_LE(errors.whole, bounds.whole) << what;
   EXPECT_LE(errors.worst_head, bounds.per_head) << what;
   if (errors.whole > g_largest.whole) g_largest = errors;
@@ -191,6 +192,8 @@ TEST_F(DecodeAttention, HostileDataIsAccurate) {
         Bounds bounds = BoundsFor(problem);
         // Logits near 1e5: their last fp32 bit alone is 0.008.
         if (data == Data::kHugeQuery) bounds = {0.05, 0.05};
+        // The huge row has logits of 16 nats and holds nearly all of the value.
+        if (data == Data::kOutlier) bounds = {2e-3, 5e-3};
         ExpectAccurate(problem, Options(problem), bounds, std::string(name) + " g " + std::to_string(group) + " pages " + std::to_string(pages));
       }
     }

@@ -5,22 +5,23 @@
 
 namespace oscar::kernels::cuda {
 
-enum class PartKind : int32_t { kEncoded = 0, kRows = 1 };  // INT2 pages, or tiles of 16 BF16 rows
-
-// One piece of work of one CTA: units [first_unit, first_unit + num_units) of one (sequence, KV head, kind). A unit is an
-// INT2 page or a tile of 16 BF16 rows. Its result goes to partial slot `slot`; the pair (sequence, head) owns the slots
-// [pair_first_slot, pair_first_slot + pair_num_slots).
+// One piece of work of one CTA: of one (sequence, KV head), INT2 pages [first_page, + num_pages) and tiles of 16 BF16 rows
+// [first_tile, + num_tiles), either may be empty. Its result goes to partial slot `slot`; the pair (sequence, head) owns the
+// slots [pair_first_slot, pair_first_slot + pair_num_slots).
 struct DecodeItem {
   int32_t sequence;
   int32_t head;
-  PartKind kind;
-  int32_t first_unit;
-  int32_t num_units;
+  int32_t first_page;
+  int32_t num_pages;
+  int32_t first_tile;
+  int32_t num_tiles;
+  int32_t num_rows;  // BF16 rows of the whole sequence: where the last tile ends
   int32_t slot;
   int32_t pair_first_slot;
   int32_t pair_num_slots;
+  int32_t unused_padding[2];
 };
-static_assert(sizeof(DecodeItem) == 32);
+static_assert(sizeof(DecodeItem) == 48);
 
 // The static share of a CTA: its first item in place (one load less at the start), then items [next, end) of the list.
 struct DecodeStart {
@@ -30,18 +31,16 @@ struct DecodeStart {
   int32_t end;
   int32_t unused_padding;
 };
-static_assert(sizeof(DecodeStart) == 48);
+static_assert(sizeof(DecodeStart) == 64);
 
 struct DecodeParams {
-  const uint16_t* q_codes;   // [B, Hq, d] bf16: queries in code space
-  const uint16_t* q_rows;    // [B, Hq, d] bf16: queries for the BF16 rows; the same buffer in common space
+  const uint16_t* queries;   // [B, Hq, d] bf16, code space: for INT2 pages and BF16 rows (common space, gpu.md 5.1)
   const float* beta;         // [B, Hq] f32: kappa * (q . mu_K), or null
   const float* value_mean;   // [kv_heads, d] f32, code space, or null
   const uint8_t* code_pool;  // layer base; block of (page, head) at (page * kv_heads + head) * BlockBytes(d)
   const uint8_t* row_pool;   // layer base; block of (page, head) at (page * kv_heads + head) * 256 d
   const int32_t* code_table;  // [B, code_table_stride] page ids; entry i: page i behind the sink
   const int32_t* row_table;   // [B, row_table_stride] page ids; entry i: the i-th page that holds BF16 rows, by position
-  const int32_t* num_rows;    // [B] BF16 rows of the sequence
   int32_t code_table_stride;
   int32_t row_table_stride;
 
@@ -51,7 +50,7 @@ struct DecodeParams {
   int32_t tail_end;
 
   float* partials;        // [slots][heads of a tile][d] f32, then stats
-  float* partial_stats;   // [slots][heads of a tile][2] f32: reference m (log2 units), sum l
+  float* partial_stats;   // [slots][heads of a tile][4] f32: reference m (log2 units), sum l, its INT2 part, unused
   int32_t* pair_counters;  // [B * kv_heads], zero before and after a launch
   int32_t* tail_counter;   // zero before and after a launch
 

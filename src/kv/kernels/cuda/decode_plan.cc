@@ -9,69 +9,64 @@ namespace oscar::kernels::cuda {
 namespace {
 
 constexpr int kRowsPerTile = 16;
-// A cut that would leave fewer units than this (one per warp) on one side moves to the end of the segment.
-constexpr int kLeastUnits = 16;
+// A cut that would leave fewer pages than this (one per warp) on one side moves to the end of the pair.
+constexpr int kLeastPages = 16;
 constexpr int kLeastTailPages = 32;
 constexpr int kMostTailItemsPerCta = 6;
 
-struct Segment {
-  int sequence, head;
-  PartKind kind;
-  int num_units;
-  int64_t unit_bytes;
+struct Bytes {
+  int64_t page, tile;
 };
+Bytes BytesOfUnits(int head_dim) { return {32 * head_dim + 512, 64 * head_dim}; }
+int TilesOf(const SequenceExtent& extent) { return (extent.num_rows + kRowsPerTile - 1) / kRowsPerTile; }
 
-std::vector<Segment> ListSegments(std::span<const SequenceExtent> sequences, const DecodePlanOptions& options) {
-  const int64_t page_bytes = 32 * options.head_dim + 512, tile_bytes = 64 * options.head_dim;
-  std::vector<Segment> segments;
-  for (int sequence = 0; sequence < static_cast<int>(sequences.size()); ++sequence) {
-    const int tiles = (sequences[sequence].num_rows + kRowsPerTile - 1) / kRowsPerTile;
-    for (int head = 0; head < options.kv_heads; ++head) {
-      if (sequences[sequence].num_code_pages > 0) {
-        segments.push_back({sequence, head, PartKind::kEncoded, sequences[sequence].num_code_pages, page_bytes});
-      }
-      // A padded row keeps one empty segment: somebody must write its zeros.
-      if (tiles > 0 || sequences[sequence].num_code_pages == 0) {
-        segments.push_back({sequence, head, PartKind::kRows, tiles, tile_bytes});
-      }
-    }
-  }
-  return segments;
-}
-
-// Appends items in segment order while shares are cut off one after the other.
+// Lists the work pair by pair, tiles before pages, and cuts shares off one after the other.
 class Cutter {
  public:
-  Cutter(std::span<const Segment> segments, std::vector<DecodeItem>& items) : segments_(segments), items_(items) {}
+  Cutter(std::span<const SequenceExtent> sequences, int kv_heads, const Bytes& bytes, std::vector<DecodeItem>& items)
+      : sequences_(sequences), kv_heads_(kv_heads), bytes_(bytes), items_(items) {}
 
-  bool done() const { return segment_ == segments_.size(); }
+  bool done() const { return sequence_ == static_cast<int>(sequences_.size()); }
 
-  // Takes about `bytes` (at least one unit or segment); a rest or a start shorter than kLeastUnits goes with its neighbour.
-  void Take(int64_t bytes) {
-    bool taken = false;
+  // Takes items of about `share` bytes, at least one; returns what was taken.
+  int64_t Take(int64_t share) {
+    int64_t taken = 0;
+    bool any = false;
     while (!done()) {
-      const Segment& segment = segments_[segment_];
-      const int left = segment.num_units - unit_;
-      int units = static_cast<int>(std::clamp<int64_t>((bytes + segment.unit_bytes / 2) / segment.unit_bytes, 0, left));
-      if (left - units < kLeastUnits) units = (units * 2 >= left || !taken) ? left : 0;
-      if (units < left && units < kLeastUnits) units = taken ? 0 : std::min(left, kLeastUnits);
-      if (units == 0 && left > 0) return;
-      items_.push_back({segment.sequence, segment.head, segment.kind, unit_, units, 0, 0, 0});
-      taken = true;
-      bytes -= units * segment.unit_bytes;
-      unit_ += units;
-      if (unit_ < segment.num_units) return;
-      ++segment_;
-      unit_ = 0;
-      if (bytes <= 0) return;
+      const SequenceExtent& extent = sequences_[sequence_];
+      const int64_t left = share - taken;
+      const int tiles_left = TilesOf(extent) - tile_, pages_left = extent.num_code_pages - page_;
+      int tiles = tiles_left;  // a pair's tiles stay together: there are few, and every warp takes some
+      int pages = static_cast<int>(std::clamp<int64_t>((left - tiles * bytes_.tile + bytes_.page / 2) / bytes_.page, 0, pages_left));
+      if (pages_left - pages < kLeastPages) pages = pages_left;
+      if (pages < pages_left && pages < kLeastPages) pages = any ? 0 : std::min(pages_left, kLeastPages);
+      const int64_t size = tiles * bytes_.tile + pages * bytes_.page;
+      if (any && (pages == 0 ? pages_left > 0 : size > left + kLeastPages * bytes_.page)) return taken;
+      items_.push_back({sequence_, head_, page_, pages, tile_, tiles, extent.num_rows, 0, 0, 0, {}});
+      any = true;
+      taken += size;
+      tile_ += tiles;
+      page_ += pages;
+      if (pages == pages_left) NextPair();
+      if (taken + kLeastPages * bytes_.page / 2 >= share) return taken;
     }
+    return taken;
   }
 
  private:
-  std::span<const Segment> segments_;
+  void NextPair() {
+    tile_ = page_ = 0;
+    if (++head_ == kv_heads_) {
+      head_ = 0;
+      ++sequence_;
+    }
+  }
+
+  std::span<const SequenceExtent> sequences_;
+  const int kv_heads_;
+  const Bytes bytes_;
   std::vector<DecodeItem>& items_;
-  size_t segment_ = 0;
-  int unit_ = 0;
+  int sequence_ = 0, head_ = 0, page_ = 0, tile_ = 0;
 };
 
 void AssignSlots(std::vector<DecodeItem>& items) {
@@ -87,34 +82,45 @@ void AssignSlots(std::vector<DecodeItem>& items) {
   }
 }
 
-// Few pairs: every pair's INT2 pages in equal splits of one CTA each, the BF16 windows on the CTAs that are left over.
-// Returns the number of leading CTAs per item, or false when no CTAs are left for the windows.
-bool PlanWholeSplits(std::span<const Segment> segments, int pairs, int num_ctas, DecodePlan& plan,
+int Share(int count, int part, int parts) { return static_cast<int>(static_cast<int64_t>(count) * part / parts); }
+
+// Few pairs of equal length: each in the same number of equal splits, one CTA a split, no second item anywhere.
+void PlanWholeSplits(std::span<const SequenceExtent> sequences, int kv_heads, int splits, std::vector<DecodeItem>& items,
                      std::vector<std::vector<int>>& items_of_cta) {
-  if (pairs == 0 || pairs > num_ctas / 2) return false;
-  const bool windows = std::any_of(segments.begin(), segments.end(), [](const Segment& s) { return s.kind == PartKind::kRows; });
-  const bool codes = std::any_of(segments.begin(), segments.end(), [](const Segment& s) { return s.kind == PartKind::kEncoded; });
-  if (!codes) return false;
-  int splits = num_ctas / pairs;
-  int left_over = num_ctas - splits * pairs;
-  if (windows && left_over * 2 < pairs) return false;
-  int cta = 0, window_cta = 0;
-  for (const Segment& segment : segments) {
-    if (segment.kind == PartKind::kRows) {
-      items_of_cta[num_ctas - left_over + window_cta++ % left_over].push_back(static_cast<int>(plan.items.size()));
-      plan.items.push_back({segment.sequence, segment.head, segment.kind, 0, segment.num_units, 0, 0, 0});
-      continue;
+  int cta = 0;
+  for (int sequence = 0; sequence < static_cast<int>(sequences.size()); ++sequence) {
+    const SequenceExtent& extent = sequences[sequence];
+    const int tiles = TilesOf(extent);
+    // Half a page or tile per warp is enough work to be worth a CTA of its own.
+    const int parts = std::clamp((extent.num_code_pages + 2 * tiles) / (kLeastPages / 2), 1, splits);
+    for (int head = 0; head < kv_heads; ++head, cta += splits) {
+      for (int part = 0; part < parts; ++part) {
+        const int page = Share(extent.num_code_pages, part, parts), tile = Share(tiles, part, parts);
+        items_of_cta[cta + part].push_back(static_cast<int>(items.size()));
+        items.push_back({sequence, head, page, Share(extent.num_code_pages, part + 1, parts) - page, tile,
+                         Share(tiles, part + 1, parts) - tile, extent.num_rows, 0, 0, 0, {}});
+      }
     }
-    const int parts = std::min(splits, std::max(1, segment.num_units / kLeastUnits * 2));
-    for (int part = 0; part < parts; ++part) {
-      const int first = static_cast<int>(static_cast<int64_t>(segment.num_units) * part / parts);
-      const int last = static_cast<int>(static_cast<int64_t>(segment.num_units) * (part + 1) / parts);
-      items_of_cta[cta + part].push_back(static_cast<int>(plan.items.size()));
-      plan.items.push_back({segment.sequence, segment.head, segment.kind, first, last - first, 0, 0, 0});
-    }
-    cta += splits;
   }
-  return true;
+}
+
+// Equal shares of the bytes for all CTAs, then small items to claim.
+void PlanShares(std::span<const SequenceExtent> sequences, const DecodePlanOptions& options, DecodePlan& plan,
+                std::vector<std::vector<int>>& items_of_cta) {
+  const Bytes bytes = BytesOfUnits(options.head_dim);
+  Cutter cutter(sequences, options.kv_heads, bytes, plan.items);
+  const int64_t tail = plan.bytes >= options.tail_from_bytes ? static_cast<int64_t>(plan.bytes * options.tail_share) : 0;
+  int64_t done = 0;
+  for (int cta = 0; cta < options.num_ctas && !cutter.done(); ++cta) {
+    const int64_t until = (plan.bytes - tail) * (cta + 1) / options.num_ctas;
+    const size_t before = plan.items.size();
+    if (until > done) done += cutter.Take(until - done);
+    for (size_t i = before; i < plan.items.size(); ++i) items_of_cta[cta].push_back(static_cast<int>(i));
+  }
+  plan.tail_first = static_cast<int>(plan.items.size());
+  const int64_t piece = std::max<int64_t>(kLeastTailPages * bytes.page, tail / (kMostTailItemsPerCta * options.num_ctas));
+  while (!cutter.done()) cutter.Take(piece);
+  plan.tail_end = static_cast<int>(plan.items.size());
 }
 
 }  // namespace
@@ -128,35 +134,21 @@ SequenceExtent ExtentOfSequence(int num_tokens, int sink, int recent) {
 DecodePlan PlanDecode(std::span<const SequenceExtent> sequences, const DecodePlanOptions& options) {
   OSCAR_CHECK(options.kv_heads > 0 && options.num_ctas > 0);
   DecodePlan plan;
-  const std::vector<Segment> segments = ListSegments(sequences, options);
-  for (const Segment& segment : segments) plan.bytes += segment.num_units * segment.unit_bytes;
-
+  const Bytes bytes = BytesOfUnits(options.head_dim);
+  for (const SequenceExtent& extent : sequences) {
+    plan.bytes += options.kv_heads * (extent.num_code_pages * bytes.page + TilesOf(extent) * bytes.tile);
+  }
   std::vector<std::vector<int>> items_of_cta(options.num_ctas);
   const bool equal = std::all_of(sequences.begin(), sequences.end(), [&](const SequenceExtent& s) {
-    return s.num_code_pages == sequences[0].num_code_pages;
+    return s.num_code_pages == sequences[0].num_code_pages && s.num_rows == sequences[0].num_rows;
   });
   const int pairs = static_cast<int>(sequences.size()) * options.kv_heads;
-  if (!equal || !PlanWholeSplits(segments, pairs, options.num_ctas, plan, items_of_cta)) {
-    plan.items.clear();
-    Cutter cutter(segments, plan.items);
-    const int64_t tail = plan.bytes >= options.tail_from_bytes ? static_cast<int64_t>(plan.bytes * options.tail_share) : 0;
-    int64_t done = 0;
-    for (int cta = 0; cta < options.num_ctas && !cutter.done(); ++cta) {
-      const int64_t until = (plan.bytes - tail) * (cta + 1) / options.num_ctas;
-      const size_t before = plan.items.size();
-      if (until > done || cta + 1 == options.num_ctas) cutter.Take(std::max<int64_t>(until - done, 1));
-      for (size_t i = before; i < plan.items.size(); ++i) {
-        items_of_cta[cta].push_back(static_cast<int>(i));
-        const bool encoded = plan.items[i].kind == PartKind::kEncoded;
-        done += static_cast<int64_t>(plan.items[i].num_units) *
-                (encoded ? 32 * options.head_dim + 512 : 64 * options.head_dim);
-      }
-    }
-    plan.tail_first = static_cast<int>(plan.items.size());
-    const int64_t page_bytes = 32 * options.head_dim + 512;
-    const int64_t piece = std::max<int64_t>(kLeastTailPages * page_bytes, tail / (kMostTailItemsPerCta * options.num_ctas));
-    while (!cutter.done()) cutter.Take(piece);
-    plan.tail_end = static_cast<int>(plan.items.size());
+  const int splits = pairs > 0 ? options.num_ctas / pairs : 0;
+  // Whole splits leave num_ctas % pairs CTAs idle, which is worth it up to a tenth.
+  if (equal && splits >= 1 && plan.bytes < options.whole_splits_below_bytes && 10 * splits * pairs >= 9 * options.num_ctas) {
+    PlanWholeSplits(sequences, options.kv_heads, splits, plan.items, items_of_cta);
+  } else {
+    PlanShares(sequences, options, plan, items_of_cta);
   }
   AssignSlots(plan.items);
   plan.num_slots = static_cast<int>(plan.items.size());

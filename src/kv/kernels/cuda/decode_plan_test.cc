@@ -20,7 +20,7 @@ DecodePlanOptions Options(int kv_heads, int num_ctas) {
   return options;
 }
 
-int64_t BytesOf(const DecodeItem& item) { return static_cast<int64_t>(item.num_units) * (item.kind == PartKind::kEncoded ? 4608 : 8192); }
+int64_t BytesOf(const DecodeItem& item) { return item.num_pages * int64_t{4608} + item.num_tiles * int64_t{8192}; }
 
 // Every unit of every pair is in exactly one item, every item is run once, slots are right.
 void ExpectComplete(const std::vector<SequenceExtent>& sequences, const DecodePlanOptions& options, const DecodePlan& plan) {
@@ -44,7 +44,9 @@ void ExpectComplete(const std::vector<SequenceExtent>& sequences, const DecodePl
     EXPECT_LT(slot, item.pair_first_slot + item.pair_num_slots);
     EXPECT_EQ(plan.items[item.pair_first_slot].sequence, item.sequence);
     ++slots_of_pair[{item.sequence, item.head}];
-    parts[{item.sequence, item.head, static_cast<int>(item.kind)}].emplace_back(item.first_unit, item.num_units);
+    parts[{item.sequence, item.head, 0}].emplace_back(item.first_page, item.num_pages);
+    parts[{item.sequence, item.head, 1}].emplace_back(item.first_tile, item.num_tiles);
+    EXPECT_EQ(item.num_rows, sequences[item.sequence].num_rows);
   }
   for (int slot = 0; slot < plan.num_slots; ++slot) {
     EXPECT_EQ(plan.items[slot].pair_num_slots, (slots_of_pair[{plan.items[slot].sequence, plan.items[slot].head}]));
@@ -57,7 +59,7 @@ void ExpectComplete(const std::vector<SequenceExtent>& sequences, const DecodePl
         std::sort(list.begin(), list.end());
         int next = 0;
         for (const auto& [first, count] : list) {
-          EXPECT_EQ(first, next);
+          EXPECT_TRUE(first == next || count == 0);
           next += count;
         }
         EXPECT_EQ(next, kind == 0 ? sequences[sequence].num_code_pages : (sequences[sequence].num_rows + 15) / 16);
@@ -100,7 +102,7 @@ TEST(DecodePlan, RaggedBatchesAreComplete) {
 }
 
 TEST(DecodePlan, StaticSharesAreNearlyEqualInBytes) {
-  for (const int batch : {5, 16, 17, 32, 64}) {
+  for (const int batch : {5, 12, 16, 17, 32, 64}) {
     const std::vector<SequenceExtent> sequences(batch, ExtentOfSequence(102400, 64, 256));
     const DecodePlan plan = PlanDecode(sequences, Options(8, 132));
     int64_t least = INT64_MAX, most = 0, largest_tail = 0, tail = 0;
@@ -117,7 +119,7 @@ TEST(DecodePlan, StaticSharesAreNearlyEqualInBytes) {
     // One unit is 8 KB and the tail evens the rest out.
     EXPECT_LE(most - least, 400'000) << batch;
     EXPECT_NEAR(static_cast<double>(tail) / plan.bytes, 0.1, 0.02) << batch;
-    EXPECT_LE(largest_tail, std::max<int64_t>(32 * 4608, plan.bytes / 10 / (6 * 132)) + 100'000) << batch;
+    EXPECT_LE(largest_tail, std::max<int64_t>(32 * 4608, plan.bytes / 10 / (6 * 132)) + 150'000) << batch;
   }
 }
 

@@ -5,12 +5,9 @@
 
 namespace oscar::kernels::cuda::ptx {
 
-// Cache policy word for data that is read once: lines leave L2 first.
-__device__ __forceinline__ uint64_t EvictFirstPolicy() {
-  uint64_t policy;
-  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
+// Cache policy word for data that is read once, lines leave L2 first: what createpolicy.fractional.L2::evict_first with
+// fraction 1.0 gives.
+inline constexpr uint64_t kEvictFirst = 0x12F0000000000000ull;
 
 // One bulk copy; `bytes`, both addresses: multiples of 16. Completes on the barrier, which must expect the bytes.
 __device__ __forceinline__ void BulkCopy(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier,

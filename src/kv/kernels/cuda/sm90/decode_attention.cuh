@@ -173,7 +173,7 @@ struct RowQuery {
   uint32_t b[Config::kHeadDim / 16][2];
   __device__ __forceinline__ void Load(const uint16_t* query, int lane) {
     const int row = lane >> 2, t = lane & 3;
-    const uint16_t* q = query + (Config::kHeadTile == 4 ? row >> 1 : row) * Config::kHeadDim + 2 * t;
+    const uint16_t* q = query + (Config::kHeadTile == 4 ? row >> 1 : row) * (Config::kHeadDim + 8) + 2 * t;
 #pragma unroll
     for (int k = 0; k < Config::kHeadDim / 16; ++k) {
       b[k][0] = *reinterpret_cast<const uint32_t*>(q + 16 * k);
@@ -205,7 +205,8 @@ __device__ __forceinline__ void RowScores(uint32_t keys, int lane, const RowQuer
   }
 }
 
-// Adds 16 BF16 value rows. z as from RowScores.
+// Adds 16 BF16 value rows. z as from RowScores. The accumulators hold 2^-24 times the sum, as for INT2 pages, which bf16 terms
+// of p carry without loss.
 template <class Config>
 __device__ __forceinline__ void AttendValueRows(uint32_t values, int lane, int rows_left, float (&z)[2][Config::kHeadTile / 4],
                                                 WarpState<Config>& state) {
@@ -222,7 +223,7 @@ __device__ __forceinline__ void AttendValueRows(uint32_t values, int lane, int r
     float top[kHeads], shift[kHeads];
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) top[h] = fmaxf(z[0][h], z[1][h]);
-    state.Raise(top, 0.0f, shift);
+    state.Raise(top, 10.0f, shift);
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       z[0][h] -= shift[h];
@@ -238,6 +239,7 @@ __device__ __forceinline__ void AttendValueRows(uint32_t values, int lane, int r
     for (int h = 0; h < kHeads; ++h) {
       p[half][h] = ptx::Exp2(z[half][h]);
       state.l[h] += p[half][h];
+      p[half][h] *= 1.0f / codec::affine::device::kValueProductScale;
     }
   }
   uint32_t first_hi[2], first_lo[2];  // B operands: tokens 0-7, 8-15
@@ -277,26 +279,41 @@ __device__ __forceinline__ void AttendValueRows(uint32_t values, int lane, int r
   }
 }
 
+// Sum over the 8 rows G: afterwards every lane has the total of its heads.
+__device__ __forceinline__ float SumOverRows(float x) {
+#pragma unroll
+  for (int mask = 4; mask <= 16; mask <<= 1) x += __shfl_xor_sync(~0u, x, mask);
+  return x;
+}
+
+// Notes the mass of the BF16 rows, before the first page: the mean of the values counts for the INT2 part only.
+template <class Config>
+__device__ __forceinline__ void NoteRowMass(typename Config::Shared& shared, int warp, int lane, const WarpState<Config>& state) {
+#pragma unroll
+  for (int h = 0; h < WarpState<Config>::kHeads; ++h) {
+    const float l = SumOverRows(state.l[h]);
+    float* stats = shared.row_stats[warp][WarpState<Config>::kHeads * (lane & 3) + h];
+    if (lane < 4) {
+      stats[0] = state.m[h];
+      stats[1] = l;
+    }
+  }
+}
+
 // Writes the warp's accumulators and sums where MergeWarps reads them.
 template <class Config>
-__device__ __forceinline__ void PublishWarp(typename Config::Shared& shared, int warp, int lane, PartKind kind,
+__device__ __forceinline__ void PublishWarp(typename Config::Shared& shared, int warp, int lane, bool has_row_mass,
                                             WarpState<Config>& state) {
   constexpr int kD = Config::kHeadDim, kHeads = WarpState<Config>::kHeads;
   const int row = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
-#pragma unroll
-    for (int mask = 4; mask <= 16; mask <<= 1) {
-      state.l[h] += __shfl_xor_sync(~0u, state.l[h], mask);
-      state.u[h] += __shfl_xor_sync(~0u, state.u[h], mask);
-    }
+    const float l = SumOverRows(state.l[h]), u = SumOverRows(state.u[h]);
     const int head = kHeads * t + h;
     if (row == 0) {
-      float* stats = shared.stats[warp][head];
-      stats[0] = state.is_first ? kEmptyReference : state.m[h];
-      stats[1] = state.l[h];
-      stats[2] = state.u[h];
-      stats[3] = kind == PartKind::kEncoded ? codec::affine::device::kValueProductScale : 1.0f;
+      const float* rows = shared.row_stats[warp][head];
+      const float code_l = has_row_mass && rows[1] > 0.0f ? l - rows[1] * ptx::Exp2(rows[0] - state.m[h]) : l;
+      *reinterpret_cast<float4*>(shared.stats[warp][head]) = make_float4(state.is_first ? kEmptyReference : state.m[h], l, u, code_l);
     }
     float* out = shared.merge[warp][head];
 #pragma unroll
@@ -310,6 +327,17 @@ __device__ __forceinline__ void PublishWarp(typename Config::Shared& shared, int
   }
 }
 
+__device__ __forceinline__ float MaxOverWarp(float x) {
+#pragma unroll
+  for (int mask = 1; mask <= 16; mask <<= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, mask));
+  return x;
+}
+__device__ __forceinline__ float SumOverWarp(float x) {
+#pragma unroll
+  for (int mask = 1; mask <= 16; mask <<= 1) x += __shfl_xor_sync(~0u, x, mask);
+  return x;
+}
+
 // Joins the warps of an item into its partial record. A warp takes segments of 32 dimensions of one head.
 template <class Config>
 __device__ __forceinline__ void MergeWarps(const typename Config::Shared& shared, const DecodeParams& params, int slot, int warp,
@@ -317,29 +345,22 @@ __device__ __forceinline__ void MergeWarps(const typename Config::Shared& shared
   constexpr int kD = Config::kHeadDim, kSegments = kD / 32, kHeadTile = Config::kHeadTile, kWarps = Config::kWarps;
   const int source = lane < kWarps ? lane : 0;
 #pragma unroll 1
-  for (int segment = warp; segment < kHeadTile * kSegments; segment += kWarps) {
+  for (int segment = warp; segment < params.group * kSegments; segment += kWarps) {
     const int head = segment / kSegments;
     const float4 stats = *reinterpret_cast<const float4*>(shared.stats[source][head]);
-    float m = stats.x;
-#pragma unroll
-    for (int mask = 1; mask <= 16; mask <<= 1) m = fmaxf(m, __shfl_xor_sync(~0u, m, mask));
+    const float m = MaxOverWarp(stats.x);
     const float e = lane < kWarps ? ptx::Exp2(stats.x - m) : 0.0f;
-    float l = e * stats.y, u = e * stats.z;
-#pragma unroll
-    for (int mask = 1; mask <= 16; mask <<= 1) {
-      l += __shfl_xor_sync(~0u, l, mask);
-      u += __shfl_xor_sync(~0u, u, mask);
-    }
-    const float factor = e * stats.w;
     const int dim = segment % kSegments * 32 + lane;
     const int rotated = (dim + 8 * (head / (kHeadTile / 4))) % kD;
-    float x = u;
-#pragma unroll 8
+    const float factor = e * codec::affine::device::kValueProductScale;
+    float x = SumOverWarp(e * stats.z);
+#pragma unroll
     for (int w = 0; w < kWarps; ++w) x = fmaf(__shfl_sync(~0u, factor, w), shared.merge[w][head][rotated], x);
-    params.partials[(static_cast<size_t>(slot) * kHeadTile + head) * kD + dim] = x;
-    if (dim == 0) {
-      float2* record = reinterpret_cast<float2*>(params.partial_stats) + static_cast<size_t>(slot) * kHeadTile + head;
-      *record = make_float2(m, l);
+    const size_t record = static_cast<size_t>(slot) * kHeadTile + head;
+    params.partials[record * kD + dim] = x;
+    if (segment % kSegments == 0) {
+      const float l = SumOverWarp(e * stats.y), code_l = SumOverWarp(e * stats.w);
+      if (lane == 0) reinterpret_cast<float4*>(params.partial_stats)[record] = make_float4(m, l, code_l, 0.0f);
     }
   }
 }
@@ -348,48 +369,69 @@ __device__ __forceinline__ void MergeWarps(const typename Config::Shared& shared
 template <class Config>
 __device__ __forceinline__ void MergeParts(const DecodeParams& params, const DecodeItem& item, int warp, int lane) {
   constexpr int kD = Config::kHeadDim, kSegments = kD / 32, kHeadTile = Config::kHeadTile;
+  constexpr int kAtOnce = 16;  // loads in flight
   const int slots = item.pair_num_slots;
-  const float2* stats = reinterpret_cast<const float2*>(params.partial_stats) + static_cast<size_t>(item.pair_first_slot) * kHeadTile;
+  const float4* stats = reinterpret_cast<const float4*>(params.partial_stats) + static_cast<size_t>(item.pair_first_slot) * kHeadTile;
   const float* parts = params.partials + static_cast<size_t>(item.pair_first_slot) * kHeadTile * kD;
 #pragma unroll 1
   for (int segment = warp; segment < params.group * kSegments; segment += Config::kWarps) {
     const int head = segment / kSegments;
     const int dim = segment % kSegments * 32 + lane;
-    float m = kEmptyReference;
-    for (int s = lane; s < slots; s += 32) m = fmaxf(m, __ldcg(stats + s * kHeadTile + head).x);
-#pragma unroll
-    for (int mask = 1; mask <= 16; mask <<= 1) m = fmaxf(m, __shfl_xor_sync(~0u, m, mask));
-    float l = 0.0f, code_l = 0.0f, x = 0.0f;
+    float m = kEmptyReference, l = 0.0f, code_l = 0.0f, x = 0.0f;
 #pragma unroll 1
-    for (int first = 0; first < slots; first += 32) {
-      float e = 0.0f;
-      if (first + lane < slots) {
-        const float2 record = __ldcg(stats + (first + lane) * kHeadTile + head);
-        e = ptx::Exp2(record.x - m);
-        l = fmaf(e, record.y, l);
-        // The list is in slot order. The mean of the values counts for the INT2 part only.
-        if (params.value_mean != nullptr && params.items[item.pair_first_slot + first + lane].kind == PartKind::kEncoded) {
-          code_l = fmaf(e, record.y, code_l);
-        }
-      }
-      const int count = min(32, slots - first);
-#pragma unroll 8
-      for (int s = 0; s < count; ++s) {
-        x = fmaf(__shfl_sync(~0u, e, s), __ldcg(parts + (static_cast<size_t>(first + s) * kHeadTile + head) * kD + dim), x);
-      }
-    }
+    for (int first = 0; first < slots; first += kAtOnce) {
+      const int count = min(kAtOnce, slots - first);
+      float part[kAtOnce];
 #pragma unroll
-    for (int mask = 1; mask <= 16; mask <<= 1) l += __shfl_xor_sync(~0u, l, mask);
-    if (params.value_mean != nullptr) {
+      for (int s = 0; s < kAtOnce; ++s) {
+        part[s] = s < count ? __ldcg(parts + (static_cast<size_t>(first + s) * kHeadTile + head) * kD + dim) : 0.0f;
+      }
+      const float4 record = lane < count ? __ldcg(stats + (first + lane) * kHeadTile + head) : make_float4(kEmptyReference, 0.0f, 0.0f, 0.0f);
+      const float new_m = fmaxf(m, MaxOverWarp(record.x));
+      const float old = ptx::Exp2(m - new_m), e = lane < count ? ptx::Exp2(record.x - new_m) : 0.0f;
+      m = new_m;
+      l = fmaf(l, old, SumOverWarp(e * record.y));
+      code_l = fmaf(code_l, old, SumOverWarp(e * record.z));
+      x *= old;
 #pragma unroll
-      for (int mask = 1; mask <= 16; mask <<= 1) code_l += __shfl_xor_sync(~0u, code_l, mask);
-      x = fmaf(code_l, params.value_mean[item.head * kD + dim], x);
+      for (int s = 0; s < kAtOnce; ++s) x = fmaf(__shfl_sync(~0u, e, s), part[s], x);
     }
+    if (params.value_mean != nullptr) x = fmaf(code_l, params.value_mean[item.head * kD + dim], x);
     const float result = l > 0.0f ? x / l : (l == 0.0f ? 0.0f : l);
     const size_t index =
         ((static_cast<size_t>(item.sequence) * params.kv_heads + item.head) * params.group + head) * kD + dim;
     params.out[index] = static_cast<uint16_t>(ptx::PackBf16(result, 0.0f));
     if (params.out_f32 != nullptr) params.out_f32[index] = result;
+  }
+}
+
+// Requests the queries of an item into shared memory; heads past the group are zero.
+template <class Config>
+__device__ __forceinline__ void RequestQuery(typename Config::Shared& shared, const DecodeParams& params, const DecodeItem& item,
+                                             int buffer) {
+  constexpr int kPieces = Config::kHeadDim / 8;  // of a row
+  const size_t first_head = (static_cast<size_t>(item.sequence) * params.kv_heads + item.head) * params.group;
+  for (int piece = threadIdx.x; piece < Config::kHeadTile * kPieces; piece += Config::kThreads) {
+    const int head = piece / kPieces, part = piece % kPieces;
+    const bool valid = head < params.group;
+    ptx::CopyAsync16(ptx::SharedAddress(&shared.query[buffer][head][8 * part]),
+                     params.queries + (first_head + (valid ? head : 0)) * Config::kHeadDim + 8 * part, valid);
+  }
+  if (threadIdx.x < Config::kHeadTile) {
+    const bool valid = params.beta != nullptr && static_cast<int>(threadIdx.x) < params.group;
+    const float* beta = valid ? params.beta + first_head + threadIdx.x : params.partial_stats;  // any address when not read
+    ptx::CopyAsync4(ptx::SharedAddress(&shared.beta[buffer][threadIdx.x]), beta, valid);
+  }
+}
+
+// One warp per head. After the barrier that follows RequestQuery's wait; a barrier must follow.
+template <class Config>
+__device__ __forceinline__ void QuantizeQueries(typename Config::Shared& shared, const DecodeParams& params, int buffer, int warp,
+                                                int lane) {
+#pragma unroll 1
+  for (int head = warp; head < Config::kHeadTile; head += Config::kWarps) {
+    codec::affine::device::QuantizeQuery<Config::kHeadDim>(shared.query[buffer][head], params.kappa, lane, shared.query_high[head],
+                                                           shared.query_low[head], &shared.query_scale[head], &shared.query_sum[head]);
   }
 }
 
@@ -409,23 +451,15 @@ __device__ __forceinline__ int NextItem(const DecodeParams& params, ItemSource& 
   return source.exhausted ? -1 : params.tail_first + source.claim;
 }
 
-// Requests the queries of an item into shared memory; heads past the group are zero.
-template <class Config>
-__device__ __forceinline__ void RequestQuery(typename Config::Shared& shared, const DecodeParams& params, const DecodeItem& item,
-                                             int buffer) {
-  constexpr int kPieces = Config::kHeadTile * Config::kHeadDim / 8;
-  const uint16_t* source = item.kind == PartKind::kEncoded ? params.q_codes : params.q_rows;
-  const size_t first_head = (static_cast<size_t>(item.sequence) * params.kv_heads + item.head) * params.group;
-  for (int piece = threadIdx.x; piece < kPieces; piece += Config::kThreads) {
-    const bool valid = piece < params.group * (Config::kHeadDim / 8);
-    ptx::CopyAsync16(ptx::SharedAddress(&shared.query[buffer][0][0]) + 16 * piece,
-                     source + first_head * Config::kHeadDim + (valid ? 8 * piece : 0), valid);
-  }
-  if (threadIdx.x < Config::kHeadTile) {
-    const bool valid = params.beta != nullptr && static_cast<int>(threadIdx.x) < params.group;
-    const float* beta = valid ? params.beta + first_head + threadIdx.x : params.partial_stats;  // any address when not read
-    ptx::CopyAsync4(ptx::SharedAddress(&shared.beta[buffer][threadIdx.x]), beta, valid);
-  }
+// Counts a published part in; true for the last one of its pair, whose caller then sees all parts. By one thread, after a
+// barrier behind the stores of the part.
+__device__ __forceinline__ bool ArriveAtPair(const DecodeParams& params, const DecodeItem& item) {
+  int32_t* counter = params.pair_counters + item.sequence * params.kv_heads + item.head;
+  int before;
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  if (before != item.pair_num_slots - 1) return false;
+  *counter = 0;
+  return true;
 }
 
 template <class Config, DecodeVariant kVariant = DecodeVariant::kNormal>
@@ -436,128 +470,127 @@ __global__ void __launch_bounds__(Config::kThreads, 1) DecodeAttentionKernel(con
   const int lane = threadIdx.x & 31;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0);
 
-  const DecodeStart start = params.starts[blockIdx.x];
   PageRing<Config, kVariant> ring(shared, warp, lane);
-  ItemSource& source = shared.source;  // thread 0 only
-  if (threadIdx.x == 0) source = {start.next, start.end, false};
-  if (start.has_first && threadIdx.x == 0) shared.items[0] = start.first;
-  __syncthreads();
-  const int first_ids = start.has_first ? ring.LoadFirstIds(params, start.first) : 0;
-  ptx::WaitForPredecessors();
-  if (start.has_first) {
-    RequestQuery<Config>(shared, params, start.first, 0);
-    ring.Enter(0, first_ids);
-    while (ring.HasFreeStage() && !ring.ItemIsFetched()) ring.Fetch(params);
-  }
-  if (threadIdx.x == 0) {
-    int index = 0;
-    if (!start.has_first) {
-      ClaimItem(params, source);
-      index = NextItem(params, source);
-      if (index >= 0) shared.items[0] = params.items[index];
+  {
+    const DecodeStart& start = params.starts[blockIdx.x];
+    const bool has_first = start.has_first;
+    if (threadIdx.x == 0) {
+      shared.items[0] = start.first;
+      shared.source = {start.next, start.end, 0, 0};
+      shared.is_pair_done = 0;
+      shared.is_valid[0] = has_first;
     }
-    shared.is_valid[0] = index >= 0;
-    ClaimItem(params, source);
-    const int second = NextItem(params, source);
-    if (second >= 0) shared.items[1] = params.items[second];
-    shared.is_valid[1] = second >= 0;
-  }
-  ptx::LaunchDependents();
-  ptx::CopyAsyncWaitAll();
-  __syncthreads();
-  if (!start.has_first && shared.is_valid[0]) {
-    RequestQuery<Config>(shared, params, shared.items[0], 0);
-    ring.Enter(0, ring.LoadFirstIds(params, shared.items[0]));
+    __syncthreads();
+    if (has_first) ring.RequestFirstIds(params, 0);
+    ptx::WaitForPredecessors();
+    if (threadIdx.x == 0) {
+      if (!has_first) {
+        ClaimItem(params, shared.source);
+        const int index = NextItem(params, shared.source);
+        if (index >= 0) shared.items[0] = params.items[index];
+        shared.is_valid[0] = index >= 0;
+      }
+      ClaimItem(params, shared.source);
+      const int second = NextItem(params, shared.source);
+      if (second >= 0) shared.items[1] = params.items[second];
+      shared.is_valid[1] = second >= 0;
+    }
+    if (!has_first) __syncthreads();
+    if (shared.is_valid[0]) {
+      if (!has_first) ring.RequestFirstIds(params, 0);
+      RequestQuery<Config>(shared, params, shared.items[0], 0);
+      ring.Enter(0);
+      while (ring.HasFreeStage() && ring.Fetch(params)) {
+      }
+    }
+    ptx::LaunchDependents();
     ptx::CopyAsyncWaitAll();
+    __syncthreads();
+    QuantizeQueries<Config>(shared, params, 0, warp, lane);
     __syncthreads();
   }
 
   WarpState<Config> state;
-  bool fetches_next = false;  // the ring has turned to the next item
 #pragma unroll 1
-  for (int round = 0; shared.is_valid[round & 1]; ++round) {
-    const int current = round & 1;
-    const DecodeItem& item = shared.items[current];
-    const DecodeItem& next_item = shared.items[current ^ 1];
-    const bool has_next = shared.is_valid[current ^ 1];
-    if (threadIdx.x == 0) ClaimItem(params, source);
-    int next_ids = 0;
-    if (has_next) {
-      next_ids = ring.LoadFirstIds(params, next_item);
-      RequestQuery<Config>(shared, params, next_item, current ^ 1);
+  for (int current = 0; shared.is_valid[current]; current ^= 1) {
+    if (threadIdx.x == 0) ClaimItem(params, shared.source);
+    if (shared.is_valid[current ^ 1]) {
+      ring.RequestFirstIds(params, current ^ 1);
+      RequestQuery<Config>(shared, params, shared.items[current ^ 1], current ^ 1);
     }
+    // Requests one more stage, of this item or the next; false when neither has any left.
     auto refill = [&] {
-      if (ring.ItemIsFetched()) {
-        if (fetches_next || !has_next) return false;
-        ring.Enter(current ^ 1, next_ids);
-        fetches_next = true;
-        if (ring.ItemIsFetched()) return false;
-      }
-      ring.Fetch(params);
-      return true;
+      if (ring.Fetch(params)) return true;
+      if (ring.item_index() != current || !shared.is_valid[current ^ 1]) return false;
+      ring.Enter(current ^ 1);
+      return ring.Fetch(params);
     };
     while (ring.HasFreeStage() && refill()) {
     }
 
-    const int units = UnitsOfWarp<Config>(item, warp);
-    const PartKind kind = item.kind;
     state.Reset();
-    if (kind == PartKind::kEncoded) {
+    int pages;
+    {
+      const DecodeItem& item = shared.items[current];
+      const WarpShare<kWarps> share(item, warp);
+      pages = share.num_pages;
+      if (share.num_tiles > 0) {
+        RowQuery<Config> query;
+        query.Load(shared.query[current][0], lane);
+        int rows_left = item.num_rows - 16 * (item.first_tile + warp);
+#pragma unroll 1
+        for (int tile = 0; tile < share.num_tiles; ++tile, rows_left -= 16 * kWarps) {
+          float z[2][kHeads];
+          const uint32_t keys = ring.Wait();
+          if constexpr (kVariant != DecodeVariant::kLoadOnly) RowScores<Config>(keys, lane, query, params.kappa, rows_left, z);
+          ring.Release();
+          refill();
+          const uint32_t values = ring.Wait();
+          if constexpr (kVariant != DecodeVariant::kLoadOnly) AttendValueRows<Config>(values, lane, rows_left, z, state);
+          ring.Release();
+          refill();
+        }
+      }
+      if (params.value_mean != nullptr) NoteRowMass<Config>(shared, warp, lane, state);
+    }
+    if (pages > 0) {
       codec::affine::device::Int2Query<kD, Config::kHeadTile> query;
-      query.Load(&shared.query[current][0][0], params.kappa, lane);
+      query.Load(&shared.query_high[0][0], &shared.query_low[0][0], kD / 4 + 4, shared.query_scale, shared.query_sum, lane);
       float beta[kHeads];
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) beta[h] = shared.beta[current][kHeads * (lane & 3) + h];
 #pragma unroll 1
-      for (int unit = 0; unit < units; ++unit) {
+      for (; pages > 0; --pages) {
         const uint32_t block = ring.Wait();
         if constexpr (kVariant != DecodeVariant::kLoadOnly) AttendPage<Config>(block, lane, query, beta, state);
-        ring.Release();
-        refill();
-      }
-    } else {
-      RowQuery<Config> query;
-      query.Load(&shared.query[current][0][0], lane);
-      const int rows = __ldg(params.num_rows + item.sequence) - 16 * (item.first_unit + warp);
-#pragma unroll 1
-      for (int unit = 0; unit < units; ++unit) {
-        const int rows_left = rows - 16 * kWarps * unit;
-        float z[2][kHeads];
-        const uint32_t keys = ring.Wait();
-        if constexpr (kVariant != DecodeVariant::kLoadOnly) RowScores<Config>(keys, lane, query, params.kappa, rows_left, z);
-        ring.Release();
-        refill();
-        const uint32_t values = ring.Wait();
-        if constexpr (kVariant != DecodeVariant::kLoadOnly) AttendValueRows<Config>(values, lane, rows_left, z, state);
-        ring.Release();
-        refill();
+        if (!ring.Recycle(params)) refill();
       }
     }
-    if (has_next && !fetches_next) ring.Enter(current ^ 1, next_ids);
-    fetches_next = false;
+    if (ring.item_index() == current) ring.Enter(current ^ 1);
 
-    PublishWarp<Config>(shared, warp, lane, kind, state);
+    PublishWarp<Config>(shared, warp, lane, params.value_mean != nullptr, state);
     ptx::CopyAsyncWaitAll();
-    const DecodeItem done = item;
+    const DecodeItem item = shared.items[current];
     __syncthreads();
-    MergeWarps<Config>(shared, params, done.slot, warp, lane);
+    // Between these barriers: this item's part, the next item's query operands, the output of the pair that the item before
+    // completed, and the item after the next.
     if (threadIdx.x == 0) {
-      const int index = NextItem(params, source);
+      const int index = NextItem(params, shared.source);
       if (index >= 0) shared.items[current] = params.items[index];
       shared.is_valid[current] = index >= 0;
     }
+    MergeWarps<Config>(shared, params, item.slot, warp, lane);
+    if (shared.is_valid[current ^ 1]) QuantizeQueries<Config>(shared, params, current ^ 1, kWarps - 1 - warp, lane);
+    if (shared.is_pair_done) MergeParts<Config>(params, shared.done, warp, lane);
     __syncthreads();
+    // The others go on; they look at the answer at the end of the next item.
     if (threadIdx.x == 0) {
-      int32_t* counter = params.pair_counters + done.sequence * params.kv_heads + done.head;
-      __threadfence();
-      const bool is_last = atomicAdd(counter, 1) == done.pair_num_slots - 1;
-      if (is_last) *counter = 0;
-      shared.is_last = is_last;
-      __threadfence();
+      shared.done = item;
+      shared.is_pair_done = ArriveAtPair(params, item);
     }
-    __syncthreads();
-    if (shared.is_last) MergeParts<Config>(params, done, warp, lane);
   }
+  __syncthreads();
+  if (shared.is_pair_done) MergeParts<Config>(params, shared.done, warp, lane);
 }
 
 }  // namespace oscar::kernels::cuda::sm90

@@ -33,12 +33,19 @@ struct DecodeConfig {
   struct Shared {
     alignas(128) uint8_t ring[kWarps][kStages][kStageBytes];
     alignas(16) float merge[kWarps][kHeadTile][D];  // head rows rotated by 8 (head / heads per lane) words: no bank conflicts
-    float stats[kWarps][kHeadTile][4];              // m, l, u, scale of the accumulators
-    alignas(16) uint16_t query[2][kHeadTile][D];    // bf16; of the current and of the next item
+    alignas(16) float stats[kWarps][kHeadTile][4];  // m, l, u, INT2 part of l
+    float row_stats[kWarps][kHeadTile][2];          // m, l after the BF16 tiles; only where values have a mean
+    // Of the current and the next item. Rows padded so that the 8 rows of an operand load use different banks.
+    alignas(16) uint16_t query[2][kHeadTile][D + 8];  // bf16
+    uint32_t query_high[kHeadTile][D / 4 + 4];        // int8, four dimensions a word
+    uint32_t query_low[kHeadTile][D / 4 + 4];
+    float query_scale[kHeadTile], query_sum[kHeadTile];  // kappa / S, kappa * Sum(q')
     float beta[2][kHeadTile];
     alignas(16) DecodeItem items[2];
     int32_t is_valid[2];
-    int32_t is_last;
+    uint32_t ids[kWarps][2][64];  // by item: page ids of the warp's units, two batches of 32
+    DecodeItem done;        // the item before, and whether it completed its pair
+    int32_t is_pair_done;
     ItemSource source;
     alignas(8) uint64_t barriers[kWarps][kStages];
   };
