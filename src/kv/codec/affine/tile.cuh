@@ -24,55 +24,58 @@ inline constexpr float kValueProductScale = 16777216.0f;
 template <int k>
 inline constexpr float kClassFactor = 1.0f / (1 << (2 * (k < 5 ? k : k - 5)));
 
-// Quantises the query of one head (bf16, shared memory) by one warp: S = 16250 / max|q|, q S rounded to high * 128 + low, for
-// dimensions in odd fields q S / 4, because their codes arrive multiplied by 4. Writes the words of Int2Query.
-// scale = kappa / S. sum = kappa * Sum of the *rounded* query: then all of z is exact for one query that differs a little from
-// the given one, and the difference meets centred keys only.
-template <int D>
-__device__ __forceinline__ void QuantizeQuery(const uint16_t* query, float kappa, int lane, uint32_t* high, uint32_t* low,
-                                              float* scale_out, float* sum_out) {
+// Quantises the queries of the kHeads heads that share a lane (bf16 rows of row_stride, shared memory) by one warp, with one
+// S = 32600 / max|q|: q S rounded to high * 256 + low, for dimensions in odd fields q S / 4, because their codes arrive
+// multiplied by 4. Writes the words of Int2Query (rows of word_stride), scale = kappa / S, and per head kappa * Sum of the
+// *rounded* query: then z is exact for a query that differs a little from the given one, and the difference meets centred keys.
+template <int D, int kHeads>
+__device__ __forceinline__ void QuantizeQuery(const uint16_t* query, int row_stride, float kappa, int lane, uint32_t* high,
+                                              uint32_t* low, int word_stride, float* scale_out, float* sum_out) {
   constexpr int kWords = (D / 4 + 31) / 32;
-  float x[kWords][4];
+  float x[kHeads][kWords][4];
   float largest = 1e-20f;
 #pragma unroll
-  for (int n = 0; n < kWords; ++n) {
-    const int word = 32 * n + lane;
-    const uint2 bits = word < D / 4 ? *reinterpret_cast<const uint2*>(query + 4 * word) : uint2{};
-    x[n][0] = __uint_as_float(bits.x << 16);
-    x[n][1] = __uint_as_float(bits.x & 0xFFFF0000u);
-    x[n][2] = __uint_as_float(bits.y << 16);
-    x[n][3] = __uint_as_float(bits.y & 0xFFFF0000u);
+  for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
-    for (int e = 0; e < 4; ++e) largest = fmaxf(largest, fabsf(x[n][e]));
+    for (int n = 0; n < kWords; ++n) {
+      const int word = 32 * n + lane;
+      const uint2 bits = word < D / 4 ? *reinterpret_cast<const uint2*>(query + h * row_stride + 4 * word) : uint2{};
+      x[h][n][0] = __uint_as_float(bits.x << 16);
+      x[h][n][1] = __uint_as_float(bits.x & 0xFFFF0000u);
+      x[h][n][2] = __uint_as_float(bits.y << 16);
+      x[h][n][3] = __uint_as_float(bits.y & 0xFFFF0000u);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) largest = fmaxf(largest, fabsf(x[h][n][e]));
+    }
   }
 #pragma unroll
   for (int mask = 1; mask <= 16; mask <<= 1) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, mask));
-  const float scale = 16250.0f / largest;
-  int sum = 0;
+  const float scale = 32600.0f / largest;
+  const float unit = kappa * (largest * (1.0f / 32600.0f));
+  if (lane == 0) *scale_out = unit;
 #pragma unroll
-  for (int n = 0; n < kWords; ++n) {
-    const int word = 32 * n + lane;
-    const bool is_odd = (word >> 2) & 1;  // field of dimensions 4 word ..
-    uint32_t high_word = 0, low_word = 0;
+  for (int h = 0; h < kHeads; ++h) {
+    int sum = 0;
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int value = __float2int_rn(x[n][e] * (is_odd ? scale * 0.25f : scale));
-      sum += is_odd ? 4 * value : value;
-      const int hi = (value + 64) >> 7;
-      high_word |= static_cast<uint32_t>(hi & 0xFF) << (8 * e);
-      low_word |= static_cast<uint32_t>((value - 128 * hi) & 0xFF) << (8 * e);
+    for (int n = 0; n < kWords; ++n) {
+      const int word = 32 * n + lane;
+      const bool is_odd = (word >> 2) & 1;  // field of dimensions 4 word ..
+      uint32_t high_word = 0, low_word = 0;
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int value = __float2int_rn(x[h][n][e] * (is_odd ? scale * 0.25f : scale));
+        sum += is_odd ? 4 * value : value;
+        const int hi = (value + 128) >> 8;
+        high_word |= static_cast<uint32_t>(hi & 0xFF) << (8 * e);
+        low_word |= static_cast<uint32_t>((value - 256 * hi) & 0xFF) << (8 * e);
+      }
+      if (word < D / 4) {
+        high[h * word_stride + word] = high_word;
+        low[h * word_stride + word] = low_word;
+      }
     }
-    if (word < D / 4) {
-      high[word] = high_word;
-      low[word] = low_word;
-    }
-  }
-#pragma unroll
-  for (int mask = 1; mask <= 16; mask <<= 1) sum += __shfl_xor_sync(~0u, sum, mask);
-  if (lane == 0) {
-    const float unit = kappa * (largest * (1.0f / 16250.0f));
-    *scale_out = unit;
-    *sum_out = unit * static_cast<float>(sum);
+    sum = __reduce_add_sync(~0u, sum);
+    if (lane == 0) sum_out[h] = unit * static_cast<float>(sum);
   }
 }
 
@@ -82,7 +85,7 @@ struct Int2Query {
   static constexpr int kOperands = D / 16;
 
   uint32_t b[kHeadsPerLane][kOperands];  // B operands, two registers per k-step
-  float inverse_scale[kHeadsPerLane];    // kappa / S of the lane's heads
+  float inverse_scale;                   // kappa / S of the lane's heads
   float offset_factor[kHeadsPerLane];    // kappa * Sum(q')
 
   // Lowest dimension of operand register r (for t = 0).
@@ -104,11 +107,9 @@ struct Int2Query {
         b[1][r] = low[row * stride + FirstDim(r) / 4 + t];
       }
     }
+    inverse_scale = scale[t];
 #pragma unroll
-    for (int h = 0; h < kHeadsPerLane; ++h) {
-      inverse_scale[h] = scale[kHeadsPerLane * t + h];
-      offset_factor[h] = sum[kHeadsPerLane * t + h];
-    }
+    for (int h = 0; h < kHeadsPerLane; ++h) offset_factor[h] = sum[kHeadsPerLane * t + h];
   }
 };
 
@@ -165,30 +166,46 @@ __device__ __forceinline__ void PageScores(uint32_t block, int lane, const Int2Q
       }
     }
     if constexpr (HeadTile == 4) {
-      x[2 * j][0] = __int2float_rn(c[0][0] * 128 + c[0][1]);
-      x[2 * j + 1][0] = __int2float_rn(c[0][2] * 128 + c[0][3]);
+      x[2 * j][0] = __int2float_rn(c[0][0] * 256 + c[0][1]);
+      x[2 * j + 1][0] = __int2float_rn(c[0][2] * 256 + c[0][3]);
     } else {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        x[2 * j][h] = __int2float_rn(c[0][h] * 128 + c[1][h]);
-        x[2 * j + 1][h] = __int2float_rn(c[0][2 + h] * 128 + c[1][2 + h]);
+        x[2 * j][h] = __int2float_rn(c[0][h] * 256 + c[1][h]);
+        x[2 * j + 1][h] = __int2float_rn(c[0][2 + h] * 256 + c[1][2 + h]);
       }
     }
   }
 }
 
 // (scale, offset) of the lane's 8 tokens, index 2 j + a.
-__device__ __forceinline__ void LoadPairs(uint32_t pairs, int row, float (&scale)[8], float (&offset)[8]) {
+__device__ __forceinline__ void LoadPairs(uint32_t pairs, int row, __half2 (&pair)[8]) {
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const uint4 w = ptx::LoadShared16(pairs + row * 32 + i * 16);
     const uint32_t words[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const float2 pair = __half22float2(*reinterpret_cast<const __half2*>(&words[n]));
-      scale[4 * i + n] = pair.x;
-      offset[4 * i + n] = pair.y;
-    }
+    for (int n = 0; n < 4; ++n) pair[4 * i + n] = *reinterpret_cast<const __half2*>(&words[n]);
+  }
+}
+
+// Weights p s_v times the class factor as fp16, for token tile j: p[a][h] of tokens 16 j + G + 8 a, the pairs of both tokens.
+// One head a lane: packed[0] = (a = 0, a = 1). Two: packed[a] = (head 2t, head 2t + 1).
+template <int kHeads>
+__device__ __forceinline__ void PackWeights(int j, const float (&p)[2][kHeads], __half2 pair0, __half2 pair1, uint32_t* packed) {
+  constexpr float kFactors[8] = {kClassFactor<0>, kClassFactor<1>, kClassFactor<2>, kClassFactor<3>,
+                                 kClassFactor<4>, kClassFactor<5>, kClassFactor<6>, kClassFactor<7>};
+  const float f0 = kFactors[2 * j], f1 = kFactors[2 * j + 1];
+  if constexpr (kHeads == 1) {
+    packed[0] = ptx::PackF16(p[0][0] * (__low2float(pair0) * f0), p[1][0] * (__low2float(pair1) * f1));
+  } else {
+    // fp16 products: the two roundings cost 3e-4 of a weight and save a fifth of this function.
+    __half2 w0 = __hmul2(__floats2half2_rn(p[0][0], p[0][1]), __low2half2(pair0));
+    __half2 w1 = __hmul2(__floats2half2_rn(p[1][0], p[1][1]), __low2half2(pair1));
+    if (f0 != 1.0f) w0 = __hmul2(w0, __float2half2_rn(f0));
+    if (f1 != 1.0f) w1 = __hmul2(w1, __float2half2_rn(f1));
+    packed[0] = *reinterpret_cast<uint32_t*>(&w0);
+    packed[1] = *reinterpret_cast<uint32_t*>(&w1);
   }
 }
 

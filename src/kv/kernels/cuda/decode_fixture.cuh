@@ -125,7 +125,10 @@ static __global__ void FillCodePages(uint8_t* pool, const int32_t* table, int st
     if (data == Data::kSubnormalScales) scale = 3e-6f;
     if (data == Data::kLargeOffsets) offset = (token & 1) ? 700.0f : -300.0f;
     if (data == Data::kLargeOffsets && is_key) offset = 1.0f;
-    if (data == Data::kOutlier && page == 1 && token == 5) scale = is_key ? 8.0f : 20000.0f;
+    if (data == Data::kOutlier && page == 1 && token == 5) {
+      scale = is_key ? 8.0f : 20000.0f;
+      offset = -1.5f * scale;
+    }
     const int place = is_key ? layout::KeyPairOffset(d, token) : layout::ValuePairOffset(d, token);
     *reinterpret_cast<__half2*>(block + place) = __halves2half2(__float2half_rn(scale), __float2half_rn(offset));
   }
@@ -150,8 +153,9 @@ static __global__ void FillRowPages(uint8_t* pool, const int32_t* table, int str
   }
 }
 
-// The judge: float64 softmax attention of one query head on the decoded elements. One CTA per (query head, sequence).
-static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pages, const int32_t* num_rows, int d, double* out) {
+// The judge: float64 softmax attention of one query head on the decoded elements; with `magnitude` of |values|, the size
+// against which cancellation is judged. One CTA per (query head, sequence).
+static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pages, const int32_t* num_rows, int d, bool magnitude, double* out) {
   namespace layout = codec::affine::device;
   const int query_head = blockIdx.x, sequence = blockIdx.y, head = query_head / params.group;
   const int code_tokens = num_pages[sequence] * layout::kTokens, rows = num_rows[sequence];
@@ -201,7 +205,10 @@ static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pa
     for (int i = 0; i < count; ++i) {
       sum += weights[i];
       if (base + i < code_tokens) code_sum += weights[i];
-      if (static_cast<int>(threadIdx.x) < d) result += weights[i] * element(base + i, threadIdx.x, false);
+      if (static_cast<int>(threadIdx.x) < d) {
+        const double value = element(base + i, threadIdx.x, false);
+        result += weights[i] * (magnitude ? fabs(value) : value);
+      }
     }
     __syncthreads();
   }
@@ -316,9 +323,9 @@ class Launch {
     const auto* kernel = codec::affine::FindDecodeKernel(problem_.head_dim, problem_.group, kind);
     return codec::affine::LaunchDecode(*kernel, Params(set, with_f32), static_cast<int>(plan_.starts.size()), overlap, stream);
   }
-  std::vector<double> Judge(int set = 0) const {
+  std::vector<double> Judge(bool magnitude = false, int set = 0) const {
     DeviceBuffer<double> expected(query_.size());
-    JudgeAttention<<<dim3(problem_.query_heads(), static_cast<int>(problem_.sequences.size())), 256>>>(Params(set), num_pages_.data(), num_rows_.data(), problem_.head_dim, expected.data());
+    JudgeAttention<<<dim3(problem_.query_heads(), static_cast<int>(problem_.sequences.size())), 256>>>(Params(set), num_pages_.data(), num_rows_.data(), problem_.head_dim, magnitude, expected.data());
     OSCAR_FIXTURE_CHECK(cudaGetLastError());
     return expected.Download();
   }

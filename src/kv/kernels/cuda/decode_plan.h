@@ -22,7 +22,7 @@ struct DecodePlanOptions {
   int head_dim = 0;
   int num_ctas = 0;
   // Share of the bytes that is claimed dynamically, when there are at least tail_from_bytes.
-  double tail_share = 0.1;
+  double tail_share = 0.0;
   int64_t tail_from_bytes = 200'000'000;
   // Below this, equal sequences whose number divides the CTAs well get equal splits of one CTA each.
   int64_t whole_splits_below_bytes = 300'000'000;

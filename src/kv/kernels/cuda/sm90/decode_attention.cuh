@@ -64,79 +64,42 @@ struct WarpState {
   }
 };
 
-// Adds an INT2 page. beta: kappa (q . mu) of the lane's heads.
+// Adds an INT2 page. The reference in `state` is relative to beta, that is m - kappa (q . mu).
 template <class Config>
 __device__ __forceinline__ void AttendPage(uint32_t block, int lane,
                                            const codec::affine::device::Int2Query<Config::kHeadDim, Config::kHeadTile>& query,
-                                           const float (&beta)[Config::kHeadTile / 4], WarpState<Config>& state) {
+                                           WarpState<Config>& state) {
   namespace tile = codec::affine::device;
   constexpr int kD = Config::kHeadDim, kHeads = WarpState<Config>::kHeads;
-  constexpr float kFactors[8] = {tile::kClassFactor<0>, tile::kClassFactor<1>, tile::kClassFactor<2>, tile::kClassFactor<3>,
-                                 tile::kClassFactor<4>, tile::kClassFactor<5>, tile::kClassFactor<6>, tile::kClassFactor<7>};
   const int row = lane >> 2;
   float z[8][kHeads];  // relative to m, log2 units
   tile::PageScores<kD, Config::kHeadTile>(block, lane, query, z);
   {
-    float scale[8], offset[8];
-    tile::LoadPairs(block + tile::KeyPairsOffset(kD), row, scale, offset);
+    __half2 pairs[8];
+    tile::LoadPairs(block + tile::KeyPairsOffset(kD), row, pairs);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
+      const float2 pair = __half22float2(pairs[i]);
+      const float unit = pair.x * query.inverse_scale;
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        const float start = fmaf(offset[i], query.offset_factor[h], beta[h] - state.m[h]);
-        z[i][h] = fmaf(z[i][h], scale[i] * query.inverse_scale[h], start);
-      }
+      for (int h = 0; h < kHeads; ++h) z[i][h] = fmaf(z[i][h], unit, fmaf(pair.y, query.offset_factor[h], -state.m[h]));
     }
   }
-  uint32_t packed[4 * kHeads];  // weights p s_v of tokens (16 j + G, + 8) or of heads (2t, 2t + 1), times the class factor
-  float l[kHeads], u[kHeads];
-  auto weigh = [&] {
-    float scale[8], offset[8];
-    tile::LoadPairs(block + tile::ValuePairsOffset(kD), row, scale, offset);
+  __half2 pairs[8];  // of the values: (scale, offset)
+  tile::LoadPairs(block + tile::ValuePairsOffset(kD), row, pairs);
+  // Sets or raises the reference so that no weight passes 2^10: by the largest score and the largest scale.
+  auto raise = [&] {
+    // Head tile 8 holds p itself in fp16, too.
+    float largest_scale = kHeads == 2 ? 0x1p-5f : 1e-30f, top[kHeads], shift[kHeads];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) largest_scale = fmaxf(largest_scale, __low2float(pairs[i]));
+    const float scale_bits = ptx::Log2(largest_scale);
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      l[h] = state.l[h];
-      u[h] = state.u[h];
-    }
+      top[h] = z[0][h];
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      float weight[2][kHeads];
-#pragma unroll
-      for (int a = 0; a < 2; ++a) {
-        const int i = 2 * j + a;
-#pragma unroll
-        for (int h = 0; h < kHeads; ++h) {
-          const float p = ptx::Exp2(z[i][h]);
-          l[h] += p;
-          u[h] = fmaf(p, offset[i], u[h]);
-          weight[a][h] = p * (scale[i] * kFactors[i]);
-        }
-      }
-      if constexpr (kHeads == 1) {
-        packed[j] = ptx::PackF16(weight[0][0], weight[1][0]);
-      } else {
-        packed[2 * j] = ptx::PackF16(weight[0][0], weight[0][1]);
-        packed[2 * j + 1] = ptx::PackF16(weight[1][0], weight[1][1]);
-      }
-    }
-  };
-  weigh();
-  // A weight of 2^15 or more (or infinite, or not a number: larger patterns still), or sums near the end of fp32.
-  uint32_t largest = packed[0];
-#pragma unroll
-  for (int i = 1; i < 4 * kHeads; ++i) largest = __vmaxu2(largest, packed[i]);
-  bool too_large = state.is_first || ((largest + 0x08000800u) & 0x80008000u) != 0;
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) too_large |= !(l[h] + fabsf(u[h]) < 0x1p100f);
-  if (__any_sync(~0u, too_large)) {
-    float top[kHeads], shift[kHeads];
-    float scale[8], offset[8];
-    tile::LoadPairs(block + tile::ValuePairsOffset(kD), row, scale, offset);
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      top[h] = kEmptyReference;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) top[h] = fmaxf(top[h], z[i][h] + ptx::Log2(fmaxf(scale[i], 1e-30f)));
+      for (int i = 1; i < 8; ++i) top[h] = fmaxf(top[h], z[i][h]);
+      top[h] += scale_bits;
     }
     state.Raise(top, 10.0f, shift);
 #pragma unroll
@@ -144,6 +107,42 @@ __device__ __forceinline__ void AttendPage(uint32_t block, int lane,
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) z[i][h] -= shift[h];
     }
+  };
+  uint32_t packed[4 * kHeads];  // weights p s_v of tokens (16 j + G, + 8) or of heads (2t, 2t + 1), times the class factor
+  float l[kHeads], u[kHeads];
+  auto weigh = [&] {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      l[h] = state.l[h];
+      u[h] = state.u[h];
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      float p[2][kHeads];
+#pragma unroll
+      for (int a = 0; a < 2; ++a) {
+        const float offset = __high2float(pairs[2 * j + a]);
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) {
+          p[a][h] = ptx::Exp2(z[2 * j + a][h]);
+          l[h] += p[a][h];
+          u[h] = fmaf(p[a][h], offset, u[h]);
+        }
+      }
+      tile::PackWeights<kHeads>(j, p, pairs[2 * j], pairs[2 * j + 1], &packed[j * kHeads]);
+    }
+  };
+  if (state.is_first) raise();
+  weigh();
+  // A weight of 2^15 or more (or infinite, or not a number: larger patterns still), or sums near the end of fp32: rare.
+  uint32_t largest = packed[0];
+#pragma unroll
+  for (int i = 1; i < 4 * kHeads; ++i) largest = __vmaxu2(largest, packed[i]);
+  bool too_large = ((largest + 0x08000800u) & 0x80008000u) != 0;
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) too_large |= !(l[h] + fabsf(u[h]) < 0x1p100f);
+  if (__any_sync(~0u, too_large)) {
+    raise();
     weigh();
   }
 #pragma unroll
@@ -309,11 +308,12 @@ __device__ __forceinline__ void PublishWarp(typename Config::Shared& shared, int
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     const float l = SumOverRows(state.l[h]), u = SumOverRows(state.u[h]);
+    constexpr float kScale = codec::affine::device::kValueProductScale;
     const int head = kHeads * t + h;
     if (row == 0) {
       const float* rows = shared.row_stats[warp][head];
       const float code_l = has_row_mass && rows[1] > 0.0f ? l - rows[1] * ptx::Exp2(rows[0] - state.m[h]) : l;
-      *reinterpret_cast<float4*>(shared.stats[warp][head]) = make_float4(state.is_first ? kEmptyReference : state.m[h], l, u, code_l);
+      *reinterpret_cast<float4*>(shared.stats[warp][head]) = make_float4(state.is_first ? kEmptyReference : state.m[h], l, code_l, 0.0f);
     }
     float* out = shared.merge[warp][head];
 #pragma unroll
@@ -321,46 +321,64 @@ __device__ __forceinline__ void PublishWarp(typename Config::Shared& shared, int
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float value = kHeads == 1 ? state.acc[i][2 * half] + state.acc[i][2 * half + 1] : state.acc[i][2 * half + h];
-        out[(16 * i + 8 * half + row + 8 * t) % kD] = value;
+        out[(16 * i + 8 * half + row + 8 * t) % kD] = fmaf(value, kScale, u);
       }
     }
   }
 }
 
-__device__ __forceinline__ float MaxOverWarp(float x) {
+// Over aligned groups of kCount lanes (a power of two).
+template <int kCount>
+__device__ __forceinline__ float MaxOverLanes(float x) {
 #pragma unroll
-  for (int mask = 1; mask <= 16; mask <<= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, mask));
+  for (int mask = 1; mask < kCount; mask <<= 1) x = fmaxf(x, __shfl_xor_sync(~0u, x, mask));
   return x;
 }
-__device__ __forceinline__ float SumOverWarp(float x) {
+template <int kCount>
+__device__ __forceinline__ float SumOverLanes(float x) {
 #pragma unroll
-  for (int mask = 1; mask <= 16; mask <<= 1) x += __shfl_xor_sync(~0u, x, mask);
+  for (int mask = 1; mask < kCount; mask <<= 1) x += __shfl_xor_sync(~0u, x, mask);
   return x;
 }
 
-// Joins the warps of an item into its partial record. A warp takes segments of 32 dimensions of one head.
+// Neighbouring dimensions of a head that one lane joins: all warps busy, one round at d = 128.
+template <class Config>
+inline constexpr int kMergeWidth = Config::kHeadTile * Config::kHeadDim >= 128 * Config::kWarps ? 4
+                                   : Config::kHeadTile * Config::kHeadDim >= 64 * Config::kWarps ? 2 : 1;
+template <int kWidth>
+struct alignas(4 * kWidth) FloatGroup {
+  float x[kWidth];
+};
+
+// Joins the warps of an item into its partial record. A warp takes segments of 32 kMergeWidth dimensions of one head.
 template <class Config>
 __device__ __forceinline__ void MergeWarps(const typename Config::Shared& shared, const DecodeParams& params, int slot, int warp,
                                            int lane) {
-  constexpr int kD = Config::kHeadDim, kSegments = kD / 32, kHeadTile = Config::kHeadTile, kWarps = Config::kWarps;
-  const int source = lane < kWarps ? lane : 0;
+  constexpr int kD = Config::kHeadDim, kHeadTile = Config::kHeadTile, kWarps = Config::kWarps, kWidth = kMergeWidth<Config>;
+  constexpr int kSegments = kD / (32 * kWidth);
+  using Group = FloatGroup<kWidth>;
 #pragma unroll 1
   for (int segment = warp; segment < params.group * kSegments; segment += kWarps) {
     const int head = segment / kSegments;
-    const float4 stats = *reinterpret_cast<const float4*>(shared.stats[source][head]);
-    const float m = MaxOverWarp(stats.x);
-    const float e = lane < kWarps ? ptx::Exp2(stats.x - m) : 0.0f;
-    const int dim = segment % kSegments * 32 + lane;
+    const float4 stats = *reinterpret_cast<const float4*>(shared.stats[lane % kWarps][head]);
+    const float m = MaxOverLanes<kWarps>(stats.x);
+    const float e = ptx::Exp2(stats.x - m);
+    const int dim = (segment % kSegments * 32 + lane) * kWidth;
     const int rotated = (dim + 8 * (head / (kHeadTile / 4))) % kD;
-    const float factor = e * codec::affine::device::kValueProductScale;
-    float x = SumOverWarp(e * stats.z);
+    Group sum = {};
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) x = fmaf(__shfl_sync(~0u, factor, w), shared.merge[w][head][rotated], x);
+    for (int w = 0; w < kWarps; ++w) {
+      const Group part = *reinterpret_cast<const Group*>(&shared.merge[w][head][rotated]);
+      const float weight = __shfl_sync(~0u, e, w);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) sum.x[i] = fmaf(weight, part.x[i], sum.x[i]);
+    }
     const size_t record = static_cast<size_t>(slot) * kHeadTile + head;
-    params.partials[record * kD + dim] = x;
+    *reinterpret_cast<Group*>(params.partials + record * kD + dim) = sum;
     if (segment % kSegments == 0) {
-      const float l = SumOverWarp(e * stats.y), code_l = SumOverWarp(e * stats.w);
-      if (lane == 0) reinterpret_cast<float4*>(params.partial_stats)[record] = make_float4(m, l, code_l, 0.0f);
+      // Both halves of the warp hold the same lanes: one sums l, the other its INT2 part.
+      const float mass = SumOverLanes<kWarps>(e * (lane < 16 ? stats.y : stats.z)), code_mass = __shfl_sync(~0u, mass, 16);
+      if (lane == 0) reinterpret_cast<float4*>(params.partial_stats)[record] = make_float4(m, mass, code_mass, 0.0f);
     }
   }
 }
@@ -368,40 +386,57 @@ __device__ __forceinline__ void MergeWarps(const typename Config::Shared& shared
 // Joins the partial records of a (sequence, KV head) and writes the output rows; by the CTA that arrived last.
 template <class Config>
 __device__ __forceinline__ void MergeParts(const DecodeParams& params, const DecodeItem& item, int warp, int lane) {
-  constexpr int kD = Config::kHeadDim, kSegments = kD / 32, kHeadTile = Config::kHeadTile;
+  constexpr int kD = Config::kHeadDim, kHeadTile = Config::kHeadTile, kWidth = kMergeWidth<Config>;
+  constexpr int kSegments = kD / (32 * kWidth);
   constexpr int kAtOnce = 16;  // loads in flight
+  using Group = FloatGroup<kWidth>;
   const int slots = item.pair_num_slots;
   const float4* stats = reinterpret_cast<const float4*>(params.partial_stats) + static_cast<size_t>(item.pair_first_slot) * kHeadTile;
   const float* parts = params.partials + static_cast<size_t>(item.pair_first_slot) * kHeadTile * kD;
 #pragma unroll 1
   for (int segment = warp; segment < params.group * kSegments; segment += Config::kWarps) {
     const int head = segment / kSegments;
-    const int dim = segment % kSegments * 32 + lane;
-    float m = kEmptyReference, l = 0.0f, code_l = 0.0f, x = 0.0f;
+    const int dim = (segment % kSegments * 32 + lane) * kWidth;
+    float m = kEmptyReference, l = 0.0f, code_l = 0.0f;
+    Group sum = {};
 #pragma unroll 1
     for (int first = 0; first < slots; first += kAtOnce) {
-      const int count = min(kAtOnce, slots - first);
-      float part[kAtOnce];
+      const int count = min(kAtOnce, slots - first), own = lane % kAtOnce;
+      const float4 record = own < count ? __ldcg(stats + (first + own) * kHeadTile + head) : make_float4(kEmptyReference, 0.0f, 0.0f, 0.0f);
+      const float* row = parts + (static_cast<size_t>(first) * kHeadTile + head) * kD + dim;
+      Group part[kAtOnce];
 #pragma unroll
       for (int s = 0; s < kAtOnce; ++s) {
-        part[s] = s < count ? __ldcg(parts + (static_cast<size_t>(first + s) * kHeadTile + head) * kD + dim) : 0.0f;
+        part[s] = {};
+        if (s >= count) continue;
+        const float* source = row + s * (kHeadTile * kD);
+        if constexpr (kWidth == 1) part[s].x[0] = __ldcg(source);
+        if constexpr (kWidth == 2) *reinterpret_cast<float2*>(&part[s]) = __ldcg(reinterpret_cast<const float2*>(source));
+        if constexpr (kWidth == 4) *reinterpret_cast<float4*>(&part[s]) = __ldcg(reinterpret_cast<const float4*>(source));
       }
-      const float4 record = lane < count ? __ldcg(stats + (first + lane) * kHeadTile + head) : make_float4(kEmptyReference, 0.0f, 0.0f, 0.0f);
-      const float new_m = fmaxf(m, MaxOverWarp(record.x));
-      const float old = ptx::Exp2(m - new_m), e = lane < count ? ptx::Exp2(record.x - new_m) : 0.0f;
+      const float new_m = fmaxf(m, MaxOverLanes<kAtOnce>(record.x));
+      const float old = ptx::Exp2(m - new_m), e = own < count ? ptx::Exp2(record.x - new_m) : 0.0f;
       m = new_m;
-      l = fmaf(l, old, SumOverWarp(e * record.y));
-      code_l = fmaf(code_l, old, SumOverWarp(e * record.z));
-      x *= old;
+      l = fmaf(l, old, SumOverLanes<kAtOnce>(e * record.y));
+      if (params.value_mean != nullptr) code_l = fmaf(code_l, old, SumOverLanes<kAtOnce>(e * record.z));
 #pragma unroll
-      for (int s = 0; s < kAtOnce; ++s) x = fmaf(__shfl_sync(~0u, e, s), part[s], x);
+      for (int i = 0; i < kWidth; ++i) sum.x[i] *= old;
+#pragma unroll
+      for (int s = 0; s < kAtOnce; ++s) {
+        const float weight = __shfl_sync(~0u, e, s);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) sum.x[i] = fmaf(weight, part[s].x[i], sum.x[i]);
+      }
     }
-    if (params.value_mean != nullptr) x = fmaf(code_l, params.value_mean[item.head * kD + dim], x);
-    const float result = l > 0.0f ? x / l : (l == 0.0f ? 0.0f : l);
     const size_t index =
         ((static_cast<size_t>(item.sequence) * params.kv_heads + item.head) * params.group + head) * kD + dim;
-    params.out[index] = static_cast<uint16_t>(ptx::PackBf16(result, 0.0f));
-    if (params.out_f32 != nullptr) params.out_f32[index] = result;
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      if (params.value_mean != nullptr) sum.x[i] = fmaf(code_l, params.value_mean[item.head * kD + dim + i], sum.x[i]);
+      const float result = l > 0.0f ? sum.x[i] / l : (l == 0.0f ? 0.0f : l);
+      params.out[index + i] = static_cast<uint16_t>(ptx::PackBf16(result, 0.0f));
+      if (params.out_f32 != nullptr) params.out_f32[index + i] = result;
+    }
   }
 }
 
@@ -424,31 +459,44 @@ __device__ __forceinline__ void RequestQuery(typename Config::Shared& shared, co
   }
 }
 
-// One warp per head. After the barrier that follows RequestQuery's wait; a barrier must follow.
+// One warp per pair of heads, which share a scale because a lane computes both. After the barrier that follows RequestQuery's
+// wait; a barrier must follow.
 template <class Config>
 __device__ __forceinline__ void QuantizeQueries(typename Config::Shared& shared, const DecodeParams& params, int buffer, int warp,
                                                 int lane) {
-#pragma unroll 1
-  for (int head = warp; head < Config::kHeadTile; head += Config::kWarps) {
-    codec::affine::device::QuantizeQuery<Config::kHeadDim>(shared.query[buffer][head], params.kappa, lane, shared.query_high[head],
-                                                           shared.query_low[head], &shared.query_scale[head], &shared.query_sum[head]);
-  }
+  constexpr int kHeads = Config::kHeadTile / 4;
+  if (warp >= 4) return;
+  codec::affine::device::QuantizeQuery<Config::kHeadDim, kHeads>(
+      shared.query[buffer][kHeads * warp], Config::kHeadDim + 8, params.kappa, lane, shared.query_high[kHeads * warp],
+      shared.query_low[kHeads * warp], Config::kHeadDim / 4 + 4, &shared.query_scale[warp], &shared.query_sum[kHeads * warp]);
 }
 
-// Starts a claim when the static list is used up. By thread 0; the answer is needed an item later, so nothing waits here.
-__device__ __forceinline__ void ClaimItem(const DecodeParams& params, ItemSource& source) {
-  if (source.next < source.end || source.exhausted || params.tail_first == params.tail_end) return;
-  source.claim = atomicAdd(params.tail_counter, 1);
-}
-// Index of the CTA's next item in params.items, or -1. By thread 0, after ClaimItem.
-__device__ __forceinline__ int NextItem(const DecodeParams& params, ItemSource& source) {
+// The items of a CTA, one after the other, by thread 0: its static list, then claims on the tail. A claim takes a trip to
+// memory and the item another, so what AskForItem returns is resolved an item later, and the item is used an item after that.
+inline constexpr int kNoItem = -1;
+__device__ __forceinline__ int AskForItem(const DecodeParams& params, ItemSource& source) {
   if (source.next < source.end) return source.next++;
-  if (source.exhausted || params.tail_first == params.tail_end) return -1;
-  const int tail_items = params.tail_end - params.tail_first;
+  if (source.exhausted || params.tail_first == params.tail_end) return kNoItem;
+  return -2 - atomicAdd(params.tail_counter, 1);
+}
+// Index in params.items, or kNoItem. At most one answer may be unresolved.
+__device__ __forceinline__ int ResolveItem(const DecodeParams& params, ItemSource& source, int answer) {
+  if (answer >= kNoItem) return answer;
+  const int claim = -2 - answer, tail_items = params.tail_end - params.tail_first;
+  if (claim < tail_items) return params.tail_first + claim;
   // Every CTA fails exactly once; the last failure leaves the counter at zero for the next launch.
-  if (source.claim == tail_items + static_cast<int>(gridDim.x) - 1) *params.tail_counter = 0;
-  source.exhausted = source.claim >= tail_items;
-  return source.exhausted ? -1 : params.tail_first + source.claim;
+  source.exhausted = 1;
+  if (claim == tail_items + static_cast<int>(gridDim.x) - 1) *params.tail_counter = 0;
+  return kNoItem;
+}
+
+// Requests the item into shared.staged; by one thread.
+template <class Config>
+__device__ __forceinline__ void RequestItem(typename Config::Shared& shared, const DecodeParams& params, int index) {
+#pragma unroll
+  for (int i = 0; i < static_cast<int>(sizeof(DecodeItem)); i += 16) {
+    ptx::CopyAsync16(ptx::SharedAddress(&shared.staged) + i, reinterpret_cast<const uint8_t*>(params.items + index) + i, true);
+  }
 }
 
 // Counts a published part in; true for the last one of its pair, whose caller then sees all parts. By one thread, after a
@@ -471,34 +519,37 @@ __global__ void __launch_bounds__(Config::kThreads, 1) DecodeAttentionKernel(con
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0);
 
   PageRing<Config, kVariant> ring(shared, warp, lane);
+  int answer = kNoItem;  // thread 0: to its last AskForItem
   {
     const DecodeStart& start = params.starts[blockIdx.x];
+    const DecodeItem first = start.first;
     const bool has_first = start.has_first;
+    if (has_first) ring.RequestFirstIds(params, first, 0);
     if (threadIdx.x == 0) {
-      shared.items[0] = start.first;
-      shared.source = {start.next, start.end, 0, 0};
+      shared.items[0] = first;
+      shared.source = {start.next, start.end, 0};
       shared.is_pair_done = 0;
       shared.is_valid[0] = has_first;
     }
-    __syncthreads();
-    if (has_first) ring.RequestFirstIds(params, 0);
     ptx::WaitForPredecessors();
+    if (has_first) RequestQuery<Config>(shared, params, first, 0);
     if (threadIdx.x == 0) {
       if (!has_first) {
-        ClaimItem(params, shared.source);
-        const int index = NextItem(params, shared.source);
-        if (index >= 0) shared.items[0] = params.items[index];
-        shared.is_valid[0] = index >= 0;
+        const int index = ResolveItem(params, shared.source, AskForItem(params, shared.source));
+        if (index != kNoItem) shared.items[0] = params.items[index];
+        shared.is_valid[0] = index != kNoItem;
       }
-      ClaimItem(params, shared.source);
-      const int second = NextItem(params, shared.source);
-      if (second >= 0) shared.items[1] = params.items[second];
-      shared.is_valid[1] = second >= 0;
+      const int second = ResolveItem(params, shared.source, AskForItem(params, shared.source));
+      if (second != kNoItem) shared.items[1] = params.items[second];
+      shared.is_valid[1] = second != kNoItem;
+      answer = AskForItem(params, shared.source);
     }
-    if (!has_first) __syncthreads();
+    __syncthreads();
     if (shared.is_valid[0]) {
-      if (!has_first) ring.RequestFirstIds(params, 0);
-      RequestQuery<Config>(shared, params, shared.items[0], 0);
+      if (!has_first) {
+        ring.RequestFirstIds(params, shared.items[0], 0);
+        RequestQuery<Config>(shared, params, shared.items[0], 0);
+      }
       ring.Enter(0);
       while (ring.HasFreeStage() && ring.Fetch(params)) {
       }
@@ -513,9 +564,14 @@ __global__ void __launch_bounds__(Config::kThreads, 1) DecodeAttentionKernel(con
   WarpState<Config> state;
 #pragma unroll 1
   for (int current = 0; shared.is_valid[current]; current ^= 1) {
-    if (threadIdx.x == 0) ClaimItem(params, shared.source);
+    if (threadIdx.x == 0) {
+      const int index = ResolveItem(params, shared.source, answer);
+      shared.is_staged_valid = index != kNoItem;
+      if (index != kNoItem) RequestItem<Config>(shared, params, index);
+      answer = AskForItem(params, shared.source);
+    }
     if (shared.is_valid[current ^ 1]) {
-      ring.RequestFirstIds(params, current ^ 1);
+      ring.RequestFirstIds(params, shared.items[current ^ 1], current ^ 1);
       RequestQuery<Config>(shared, params, shared.items[current ^ 1], current ^ 1);
     }
     // Requests one more stage, of this item or the next; false when neither has any left.
@@ -556,15 +612,17 @@ __global__ void __launch_bounds__(Config::kThreads, 1) DecodeAttentionKernel(con
     if (pages > 0) {
       codec::affine::device::Int2Query<kD, Config::kHeadTile> query;
       query.Load(&shared.query_high[0][0], &shared.query_low[0][0], kD / 4 + 4, shared.query_scale, shared.query_sum, lane);
-      float beta[kHeads];
+      const float* beta = &shared.beta[current][kHeads * (lane & 3)];
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) beta[h] = shared.beta[current][kHeads * (lane & 3) + h];
+      for (int h = 0; h < kHeads; ++h) state.m[h] -= beta[h];
 #pragma unroll 1
       for (; pages > 0; --pages) {
         const uint32_t block = ring.Wait();
-        if constexpr (kVariant != DecodeVariant::kLoadOnly) AttendPage<Config>(block, lane, query, beta, state);
+        if constexpr (kVariant != DecodeVariant::kLoadOnly) AttendPage<Config>(block, lane, query, state);
         if (!ring.Recycle(params)) refill();
       }
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) state.m[h] += beta[h];
     }
     if (ring.item_index() == current) ring.Enter(current ^ 1);
 
@@ -575,9 +633,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1) DecodeAttentionKernel(con
     // Between these barriers: this item's part, the next item's query operands, the output of the pair that the item before
     // completed, and the item after the next.
     if (threadIdx.x == 0) {
-      const int index = NextItem(params, shared.source);
-      if (index >= 0) shared.items[current] = params.items[index];
-      shared.is_valid[current] = index >= 0;
+      shared.items[current] = shared.staged;
+      shared.is_valid[current] = shared.is_staged_valid;
     }
     MergeWarps<Config>(shared, params, item.slot, warp, lane);
     if (shared.is_valid[current ^ 1]) QuantizeQueries<Config>(shared, params, current ^ 1, kWarps - 1 - warp, lane);

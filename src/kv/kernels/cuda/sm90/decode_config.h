@@ -14,7 +14,6 @@ enum class DecodeVariant { kNormal, kLoadOnly, kComputeOnly };
 // The sequence of a CTA's items: its static list, then what it claims from the tail.
 struct ItemSource {
   int32_t next, end;
-  int32_t claim;      // answer of the claim under way
   int32_t exhausted;  // a claim has failed
 };
 
@@ -33,17 +32,19 @@ struct DecodeConfig {
   struct Shared {
     alignas(128) uint8_t ring[kWarps][kStages][kStageBytes];
     alignas(16) float merge[kWarps][kHeadTile][D];  // head rows rotated by 8 (head / heads per lane) words: no bank conflicts
-    alignas(16) float stats[kWarps][kHeadTile][4];  // m, l, u, INT2 part of l
+    alignas(16) float stats[kWarps][kHeadTile][4];  // m, l, INT2 part of l, unused
     float row_stats[kWarps][kHeadTile][2];          // m, l after the BF16 tiles; only where values have a mean
     // Of the current and the next item. Rows padded so that the 8 rows of an operand load use different banks.
     alignas(16) uint16_t query[2][kHeadTile][D + 8];  // bf16
     uint32_t query_high[kHeadTile][D / 4 + 4];        // int8, four dimensions a word
     uint32_t query_low[kHeadTile][D / 4 + 4];
-    float query_scale[kHeadTile], query_sum[kHeadTile];  // kappa / S, kappa * Sum(q')
+    float query_scale[4], query_sum[kHeadTile];       // kappa / S of a lane's heads, kappa * Sum(q')
     float beta[2][kHeadTile];
     alignas(16) DecodeItem items[2];
     int32_t is_valid[2];
     uint32_t ids[kWarps][2][64];  // by item: page ids of the warp's units, two batches of 32
+    alignas(16) DecodeItem staged;      // the item after the next, and whether there is one
+    int32_t is_staged_valid;
     DecodeItem done;        // the item before, and whether it completed its pair
     int32_t is_pair_done;
     ItemSource source;

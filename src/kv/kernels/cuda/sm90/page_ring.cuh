@@ -52,9 +52,8 @@ class PageRing {
     __syncwarp();
   }
 
-  // Asks for the page ids of the warp's first units of shared.items[item_index].
-  __device__ __forceinline__ void RequestFirstIds(const DecodeParams& params, int item_index) const {
-    const DecodeItem& item = shared_.items[item_index];
+  // Asks for the page ids of the warp's first units of the item, which is or will be shared.items[item_index].
+  __device__ __forceinline__ void RequestFirstIds(const DecodeParams& params, const DecodeItem& item, int item_index) const {
     RequestIds(params, item, WarpShare<kWarps>(item, warp_), item_index, 0);
   }
 
