@@ -2,7 +2,7 @@
 #include "src/kv/codec/affine/cuda_decode.h"
 #include "src/kv/kernels/cuda/sm90/decode_attention.cuh"
 
-namespace oscar::codec::affine {
+namespace oscar::affine {
 namespace {
 
 using kernels::cuda::sm90::DecodeAttentionKernel;
@@ -31,4 +31,4 @@ std::span<const DecodeKernel> DecodeKernelsD128() {
   return kernels;
 }
 
-}  // namespace oscar::codec::affine
+}  // namespace oscar::affine

@@ -1,6 +1,6 @@
 #include "src/kv/codec/affine/cuda_decode.h"
 
-namespace oscar::codec::affine {
+namespace oscar::affine {
 
 const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind kind) {
   const DecodeKernel* best = nullptr;
@@ -35,4 +35,4 @@ cudaError_t LaunchDecode(const DecodeKernel& kernel, const kernels::cuda::Decode
   return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }
 
-}  // namespace oscar::codec::affine
+}  // namespace oscar::affine

@@ -9,7 +9,7 @@
 
 #include "src/kv/kernels/cuda/decode_params.h"
 
-namespace oscar::codec::affine {
+namespace oscar::affine {
 
 enum class DecodeKernelKind { kNormal, kLoadOnly, kComputeOnly };  // the last two for benches
 
@@ -35,4 +35,4 @@ cudaError_t PrepareDecodeKernel(const DecodeKernel& kernel);
 cudaError_t LaunchDecode(const DecodeKernel& kernel, const kernels::cuda::DecodeParams& params, int num_ctas, bool overlap_start,
                          cudaStream_t stream);
 
-}  // namespace oscar::codec::affine
+}  // namespace oscar::affine

@@ -6,7 +6,7 @@
 #include "src/base/check.h"
 #include "src/kv/codec/affine/device_layout.h"
 
-namespace oscar::codec::affine {
+namespace oscar::affine {
 namespace {
 
 using device::CodePlace;
@@ -63,4 +63,4 @@ void RowsFromDeviceBlock(int d, std::span<const uint8_t> block, const PageSide& 
   LoadSide(d, block, device::ValueCodePlace, device::ValuePairOffset, value);
 }
 
-}  // namespace oscar::codec::affine
+}  // namespace oscar::affine

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-namespace oscar::codec::affine {
+namespace oscar::affine {
 
 // One side (K or V) of a page of one KV head: codes [64][d], one per byte, 0..3; scales and offsets [64], fp16 bits.
 struct PageSide {
@@ -23,4 +23,4 @@ struct ConstPageSide {
 void DeviceBlockFromRows(int d, const ConstPageSide& key, const ConstPageSide& value, std::span<uint8_t> block);
 void RowsFromDeviceBlock(int d, std::span<const uint8_t> block, const PageSide& key, const PageSide& value);
 
-}  // namespace oscar::codec::affine
+}  // namespace oscar::affine

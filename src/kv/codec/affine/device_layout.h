@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace oscar::codec::affine::device {
+namespace oscar::affine::device {
 
 inline constexpr int kTokens = 64;
 
@@ -79,4 +79,4 @@ static_assert(KeyCodePlace(128, 21, 77).byte == 885 && KeyCodePlace(128, 21, 77)
 static_assert(ValueCodePlace(128, 21, 77).byte == 3430 && ValueCodePlace(128, 21, 77).shift == 4);
 static_assert(KeyPairOffset(128, 21) == 4264 && ValuePairOffset(128, 21) == 4520);
 
-}  // namespace oscar::codec::affine::device
+}  // namespace oscar::affine::device

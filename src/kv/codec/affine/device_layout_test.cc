@@ -9,7 +9,7 @@
 #include "src/kv/codec/affine/device_convert.h"
 #include "src/testing/seeds.h"
 
-namespace oscar::codec::affine {
+namespace oscar::affine {
 namespace {
 
 using device::kTokens;
@@ -126,4 +126,4 @@ TEST_P(DeviceLayout, EveryBf16ElementHasItsOwnPlaceAndEightTokensShareNoBank) {
 INSTANTIATE_TEST_SUITE_P(HeadDims, DeviceLayout, ::testing::Values(64, 128, 192, 256));
 
 }  // namespace
-}  // namespace oscar::codec::affine
+}  // namespace oscar::affine

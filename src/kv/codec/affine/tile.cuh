@@ -13,7 +13,7 @@
 #include "src/kv/kernels/cuda/ptx/barrier.cuh"
 #include "src/kv/kernels/cuda/ptx/mma.cuh"
 
-namespace oscar::codec::affine::device {
+namespace oscar::affine::device {
 
 namespace ptx = oscar::kernels::cuda::ptx;
 
@@ -237,4 +237,4 @@ __device__ __forceinline__ void AccumulateValues(uint32_t value_codes, int lane,
   }
 }
 
-}  // namespace oscar::codec::affine::device
+}  // namespace oscar::affine::device

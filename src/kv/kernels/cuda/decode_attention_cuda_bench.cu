@@ -9,7 +9,7 @@
 namespace oscar::kernels::cuda {
 namespace {
 
-using codec::affine::DecodeKernelKind;
+using affine::DecodeKernelKind;
 using fixture::DeviceBuffer;
 using fixture::Launch;
 using fixture::Problem;
@@ -183,7 +183,7 @@ int Main(int argc, char** argv) {
   OSCAR_FIXTURE_CHECK(cudaDriverGetVersion(&driver));
   std::printf("# %s, %d SMs, driver API %d\n# us per launch: median, min, p95\n", properties.name, num_sms, driver);
   for (const DecodeKernelKind kind : {DecodeKernelKind::kNormal, DecodeKernelKind::kLoadOnly, DecodeKernelKind::kComputeOnly}) {
-    for (const int group : {4, 8}) OSCAR_FIXTURE_CHECK(codec::affine::PrepareDecodeKernel(*codec::affine::FindDecodeKernel(128, group, kind)));
+    for (const int group : {4, 8}) OSCAR_FIXTURE_CHECK(affine::PrepareDecodeKernel(*affine::FindDecodeKernel(128, group, kind)));
   }
   MeasureCeiling(num_sms);
   for (const int group : options.groups) {

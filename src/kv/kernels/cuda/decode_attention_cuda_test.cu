@@ -83,9 +83,9 @@ class DecodeAttention : public ::testing::Test {
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
     for (const int group : {4, 8}) {
-      const auto* kernel = codec::affine::FindDecodeKernel(128, group, codec::affine::DecodeKernelKind::kNormal);
+      const auto* kernel = affine::FindDecodeKernel(128, group, affine::DecodeKernelKind::kNormal);
       ASSERT_NE(kernel, nullptr);
-      ASSERT_EQ(codec::affine::PrepareDecodeKernel(*kernel), cudaSuccess);
+      ASSERT_EQ(affine::PrepareDecodeKernel(*kernel), cudaSuccess);
     }
   }
   void TearDown() override { RecordProperty("largest_error", std::to_string(g_largest.whole)); }
@@ -217,7 +217,7 @@ TEST_F(DecodeAttention, AHundredRunsAreBitEqualAlsoWithAnOverlappedStart) {
       launch.PoisonOutputs();
       const bool overlap = run % 2 == 1;
       for (int i = 0; i < (overlap ? 3 : 1); ++i) {
-        ASSERT_EQ(launch.Run(nullptr, 0, codec::affine::DecodeKernelKind::kNormal, overlap), cudaSuccess);
+        ASSERT_EQ(launch.Run(nullptr, 0, affine::DecodeKernelKind::kNormal, overlap), cudaSuccess);
       }
       const std::vector<float> again = launch.OutF32();
       ASSERT_EQ(0, std::memcmp(first.data(), again.data(), first.size() * sizeof(float))) << "run " << run << " g " << group;

@@ -106,7 +106,7 @@ __host__ __device__ inline float Normal(uint64_t x) {                           
 // One CTA per (page position of a sequence, head): writes the block of its page id.
 static __global__ void FillCodePages(uint8_t* pool, const int32_t* table, int stride, const int32_t* num_pages, int kv_heads, int d,
                                      Data data, uint64_t seed) {
-  namespace layout = codec::affine::device;
+  namespace layout = affine::device;
   const int page = blockIdx.x, head = blockIdx.y, sequence = blockIdx.z;
   if (page >= num_pages[sequence]) return;
   uint8_t* block = pool + (static_cast<size_t>(table[static_cast<size_t>(sequence) * stride + page]) * kv_heads + head) * layout::BlockBytes(d);
@@ -136,7 +136,7 @@ static __global__ void FillCodePages(uint8_t* pool, const int32_t* table, int st
 
 static __global__ void FillRowPages(uint8_t* pool, const int32_t* table, int stride, const int32_t* num_rows, int kv_heads, int d,
                                     Data data, uint64_t seed) {
-  namespace layout = codec::affine::device;
+  namespace layout = affine::device;
   const int page = blockIdx.x, head = blockIdx.y, sequence = blockIdx.z;
   const int rows = num_rows[sequence] - page * layout::kTokens;
   if (rows <= 0) return;
@@ -156,7 +156,7 @@ static __global__ void FillRowPages(uint8_t* pool, const int32_t* table, int str
 // The judge: float64 softmax attention of one query head on the decoded elements; with `magnitude` of |values|, the size
 // against which cancellation is judged. One CTA per (query head, sequence).
 static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pages, const int32_t* num_rows, int d, bool magnitude, double* out) {
-  namespace layout = codec::affine::device;
+  namespace layout = affine::device;
   const int query_head = blockIdx.x, sequence = blockIdx.y, head = query_head / params.group;
   const int code_tokens = num_pages[sequence] * layout::kTokens, rows = num_rows[sequence];
   const size_t query_row = static_cast<size_t>(sequence) * params.kv_heads * params.group + query_head;
@@ -224,7 +224,7 @@ class Launch {
  public:
   Launch(const Problem& problem, const DecodePlanOptions& plan_options, int num_sets = 1, bool poison = true)
       : problem_(problem), plan_(PlanDecode(problem.sequences, plan_options)) {
-    namespace layout = codec::affine::device;
+    namespace layout = affine::device;
     const int batch = static_cast<int>(problem.sequences.size()), d = problem.head_dim;
     int most_pages = 1, most_row_pages = 1, pages = 0, row_pages = 0;
     std::vector<int32_t> num_pages, num_rows;
@@ -275,7 +275,7 @@ class Launch {
     out_f32_ = DeviceBuffer<float>(query.size());
     starts_ = DeviceBuffer<DecodeStart>(plan_.starts);
     items_ = DeviceBuffer<DecodeItem>(plan_.items);
-    kernel_ = codec::affine::FindDecodeKernel(d, problem.group, codec::affine::DecodeKernelKind::kNormal);
+    kernel_ = affine::FindDecodeKernel(d, problem.group, affine::DecodeKernelKind::kNormal);
     if (kernel_ == nullptr) {
       std::fprintf(stderr, "no kernel for d %d, g %d\n", d, problem.group);
       std::exit(3);
@@ -318,10 +318,10 @@ class Launch {
     p.kappa = problem_.softmax_scale() * 1.4426950408889634f;
     return p;
   }
-  cudaError_t Run(cudaStream_t stream = nullptr, int set = 0, codec::affine::DecodeKernelKind kind = codec::affine::DecodeKernelKind::kNormal,
+  cudaError_t Run(cudaStream_t stream = nullptr, int set = 0, affine::DecodeKernelKind kind = affine::DecodeKernelKind::kNormal,
                   bool overlap = false, bool with_f32 = true) const {
-    const auto* kernel = codec::affine::FindDecodeKernel(problem_.head_dim, problem_.group, kind);
-    return codec::affine::LaunchDecode(*kernel, Params(set, with_f32), static_cast<int>(plan_.starts.size()), overlap, stream);
+    const auto* kernel = affine::FindDecodeKernel(problem_.head_dim, problem_.group, kind);
+    return affine::LaunchDecode(*kernel, Params(set, with_f32), static_cast<int>(plan_.starts.size()), overlap, stream);
   }
   std::vector<double> Judge(bool magnitude = false, int set = 0) const {
     DeviceBuffer<double> expected(query_.size());
@@ -374,7 +374,7 @@ class Launch {
 
   Problem problem_;
   DecodePlan plan_;
-  const codec::affine::DecodeKernel* kernel_ = nullptr;
+  const affine::DecodeKernel* kernel_ = nullptr;
   DeviceBuffer<uint8_t> code_pool_, row_pool_;
   std::vector<DeviceBuffer<int32_t>> code_tables_, row_tables_;
   DeviceBuffer<int32_t> num_pages_, num_rows_, counters_;
@@ -387,7 +387,7 @@ class Launch {
 
 // The same attention on the host, from whole decoded pages: checks the judge itself. Set 0.
 inline std::vector<double> PlainAttention(const Launch& launch) {
-  namespace layout = codec::affine::device;
+  namespace layout = affine::device;
   const Problem& problem = launch.problem();
   const int d = problem.head_dim, tokens = layout::kTokens;
   const std::vector<uint8_t> codes = launch.CodePool(), rows = launch.RowPool();
@@ -408,7 +408,7 @@ inline std::vector<double> PlainAttention(const Launch& launch) {
           scales[side].resize(tokens);
           offsets[side].resize(tokens);
         }
-        codec::affine::RowsFromDeviceBlock(d, std::span(codes).subspan(block, layout::BlockBytes(d)), {side_codes[0], scales[0], offsets[0]},
+        affine::RowsFromDeviceBlock(d, std::span(codes).subspan(block, layout::BlockBytes(d)), {side_codes[0], scales[0], offsets[0]},
                                            {side_codes[1], scales[1], offsets[1]});
         for (int token = 0; token < tokens; ++token) {
           for (int side = 0; side < 2; ++side) {

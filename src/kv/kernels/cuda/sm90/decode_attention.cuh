@@ -67,9 +67,9 @@ struct WarpState {
 // Adds an INT2 page. The reference in `state` is relative to beta, that is m - kappa (q . mu).
 template <class Config>
 __device__ __forceinline__ void AttendPage(uint32_t block, int lane,
-                                           const codec::affine::device::Int2Query<Config::kHeadDim, Config::kHeadTile>& query,
+                                           const affine::device::Int2Query<Config::kHeadDim, Config::kHeadTile>& query,
                                            WarpState<Config>& state) {
-  namespace tile = codec::affine::device;
+  namespace tile = affine::device;
   constexpr int kD = Config::kHeadDim, kHeads = WarpState<Config>::kHeads;
   const int row = lane >> 2;
   float z[8][kHeads];  // relative to m, log2 units
@@ -238,7 +238,7 @@ __device__ __forceinline__ void AttendValueRows(uint32_t values, int lane, int r
     for (int h = 0; h < kHeads; ++h) {
       p[half][h] = ptx::Exp2(z[half][h]);
       state.l[h] += p[half][h];
-      p[half][h] *= 1.0f / codec::affine::device::kValueProductScale;
+      p[half][h] *= 1.0f / affine::device::kValueProductScale;
     }
   }
   uint32_t first_hi[2], first_lo[2];  // B operands: tokens 0-7, 8-15
@@ -308,7 +308,7 @@ __device__ __forceinline__ void PublishWarp(typename Config::Shared& shared, int
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     const float l = SumOverRows(state.l[h]), u = SumOverRows(state.u[h]);
-    constexpr float kScale = codec::affine::device::kValueProductScale;
+    constexpr float kScale = affine::device::kValueProductScale;
     const int head = kHeads * t + h;
     if (row == 0) {
       const float* rows = shared.row_stats[warp][head];
@@ -466,7 +466,7 @@ __device__ __forceinline__ void QuantizeQueries(typename Config::Shared& shared,
                                                 int lane) {
   constexpr int kHeads = Config::kHeadTile / 4;
   if (warp >= 4) return;
-  codec::affine::device::QuantizeQuery<Config::kHeadDim, kHeads>(
+  affine::device::QuantizeQuery<Config::kHeadDim, kHeads>(
       shared.query[buffer][kHeads * warp], Config::kHeadDim + 8, params.kappa, lane, shared.query_high[kHeads * warp],
       shared.query_low[kHeads * warp], Config::kHeadDim / 4 + 4, &shared.query_scale[warp], &shared.query_sum[kHeads * warp]);
 }
@@ -610,7 +610,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1) DecodeAttentionKernel(con
       if (params.value_mean != nullptr) NoteRowMass<Config>(shared, warp, lane, state);
     }
     if (pages > 0) {
-      codec::affine::device::Int2Query<kD, Config::kHeadTile> query;
+      affine::device::Int2Query<kD, Config::kHeadTile> query;
       query.Load(&shared.query_high[0][0], &shared.query_low[0][0], kD / 4 + 4, shared.query_scale, shared.query_sum, lane);
       const float* beta = &shared.beta[current][kHeads * (lane & 3)];
 #pragma unroll

@@ -19,14 +19,14 @@ struct ItemSource {
 
 template <int D, int kHeads>
 struct DecodeConfig {
-  static_assert(codec::affine::device::IsHeadDim(D) && (kHeads == 4 || kHeads == 8));
+  static_assert(affine::device::IsHeadDim(D) && (kHeads == 4 || kHeads == 8));
   static constexpr int kHeadDim = D;
   static constexpr int kHeadTile = kHeads;                 // query heads of a KV head in one visit
   static constexpr int kWarps = D <= 128 ? 16 : 8;         // d >= 192: 48..64 accumulators per lane
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kStages = D == 64 ? 4 : D == 192 ? 3 : 2;  // of one warp's ring; 2 x 4,608 B x 16 = 144 KB at d = 128
-  static constexpr int kStageBytes = codec::affine::device::BlockBytes(D);
-  static_assert(codec::affine::device::Bf16TileBytes(D) <= kStageBytes);
+  static constexpr int kStageBytes = affine::device::BlockBytes(D);
+  static_assert(affine::device::Bf16TileBytes(D) <= kStageBytes);
   static_assert(kStageBytes % 128 == 0);
 
   struct Shared {

@@ -68,7 +68,7 @@ class PageRing {
 
   // Requests the next stage of the item that is being fetched; false when it has none left. Precondition: a free stage.
   __device__ __forceinline__ bool Fetch(const DecodeParams& params) {
-    namespace layout = codec::affine::device;
+    namespace layout = affine::device;
     if (unit_ == fast_end_) {
       const DecodeItem& item = shared_.items[item_index_];
       const WarpShare<kWarps> share(item, warp_);
@@ -135,7 +135,7 @@ class PageRing {
     ptx::BulkCopy(Stage(stage), source, bytes, Barrier(stage), ptx::kEvictFirst);
   }
   __device__ __forceinline__ void FetchPage(const DecodeParams& params) {
-    constexpr uint32_t kBytes = codec::affine::device::BlockBytes(kD);
+    constexpr uint32_t kBytes = affine::device::BlockBytes(kD);
     Copy(params.code_pool + static_cast<uint64_t>(ReadId()) * kBytes, kBytes);
     ++unit_;
   }
