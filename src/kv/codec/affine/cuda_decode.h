@@ -22,7 +22,10 @@ struct DecodeKernel {
   size_t shared_bytes;
 };
 
+std::span<const DecodeKernel> DecodeKernelsD64();
 std::span<const DecodeKernel> DecodeKernelsD128();
+std::span<const DecodeKernel> DecodeKernelsD192();
+std::span<const DecodeKernel> DecodeKernelsD256();
 
 // The smallest kernel that takes `group` query heads per KV head, or null.
 const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind kind);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "src/kv/codec/affine/cuda_demote.h"
 #include "src/kv/kernels/cuda/decode_fixture.cuh"
 
 namespace oscar::kernels::cuda {
@@ -148,6 +149,36 @@ void MeasureInt2(int tokens, int batch, int group, const Options& options, int n
   if (options.rows && static_cast<int64_t>(tokens) * batch <= 3'300'000) measure({0, tokens}, "bf16", false);
 }
 
+// Demotion with the clip of int2:oscar: pages x layers, rows random, cold.
+void MeasureDemote(int pages, int layers, const std::string& name) {
+  namespace layout = affine::device;
+  constexpr int kD = 128, kHeads = 8;
+  const int64_t row_bytes = int64_t{kHeads} * layout::Bf16BlockBytes(kD), code_bytes = int64_t{kHeads} * layout::BlockBytes(kD);
+  const int64_t bytes = pages * layers * (row_bytes + code_bytes);
+  const int sets = static_cast<int>(kRotationBytes / bytes + 2), all_pages = sets * pages * layers;
+  DeviceBuffer<uint8_t> rows(all_pages * row_bytes), codes(all_pages * code_bytes);
+  std::vector<int32_t> table(all_pages), num_rows = {all_pages * 64};
+  std::iota(table.begin(), table.end(), 0);
+  DeviceBuffer<int32_t> table_buffer(table), num_rows_buffer(num_rows);
+  fixture::FillRowPages<<<dim3(all_pages, kHeads, 1), 256>>>(rows.data(), table_buffer.data(), all_pages, num_rows_buffer.data(), kHeads, kD,
+                                                            fixture::Data::kNormal, 5);
+  std::vector<DemoteJob> jobs;
+  std::mt19937_64 rng(3);
+  std::vector<int32_t> order(sets * pages);
+  std::iota(order.begin(), order.end(), 0);
+  std::shuffle(order.begin(), order.end(), rng);
+  for (const int32_t page : order) jobs.push_back({page, page});
+  DeviceBuffer<DemoteJob> job_buffer(jobs);
+  DeviceBuffer<DeviceStatus> status(1);
+  status.Fill(0);
+  const Timing t = TimeGraph(sets, [&](cudaStream_t stream, int set) {
+    const DemotePagesParams params{rows.data(), codes.data(), sets * pages * row_bytes, sets * pages * code_bytes, job_buffer.data() + set * pages,
+                                   status.data(), kHeads, 122, 117};
+    OSCAR_FIXTURE_CHECK(affine::LaunchDemote(kD, params, pages, layers, stream));
+  }, 25);
+  Report("demote/cuda/int2:oscar/d128/" + name, t, bytes);
+}
+
 std::vector<int> ParseList(const char* text) {
   std::vector<int> values;
   for (const char* p = text; *p != 0;) {
@@ -186,6 +217,9 @@ int Main(int argc, char** argv) {
     for (const int group : {4, 8}) OSCAR_FIXTURE_CHECK(affine::PrepareDecodeKernel(*affine::FindDecodeKernel(128, group, kind)));
   }
   MeasureCeiling(num_sms);
+  MeasureDemote(128, 1, "8192-tokens-1-layer");
+  MeasureDemote(4, 36, "4-pages-36-layers");
+  MeasureDemote(1, 36, "1-page-36-layers");
   for (const int group : options.groups) {
     Options own = options;
     own.rows = options.rows && group == options.groups.front();

@@ -82,10 +82,12 @@ class DecodeAttention : public ::testing::Test {
   void SetUp() override {
     int devices = 0;
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-    for (const int group : {4, 8}) {
-      const auto* kernel = affine::FindDecodeKernel(128, group, affine::DecodeKernelKind::kNormal);
-      ASSERT_NE(kernel, nullptr);
-      ASSERT_EQ(affine::PrepareDecodeKernel(*kernel), cudaSuccess);
+    for (const int d : {64, 128, 192, 256}) {
+      for (const int group : {4, 8}) {
+        const auto* kernel = affine::FindDecodeKernel(d, group, affine::DecodeKernelKind::kNormal);
+        ASSERT_NE(kernel, nullptr);
+        ASSERT_EQ(affine::PrepareDecodeKernel(*kernel), cudaSuccess);
+      }
     }
   }
   void TearDown() override { RecordProperty("largest_error", std::to_string(g_largest.whole)); }
@@ -152,6 +154,27 @@ TEST_F(DecodeAttention, EqualAndRaggedBatchesAreAccurateWithAndWithoutMeans) {
         options.tail_from_bytes = 0;
         ExpectAccurate(problem, options, BoundsFor(problem),
                        "batch " + std::to_string(batch) + " g " + std::to_string(group) + (ragged ? " ragged" : ""));
+      }
+    }
+  }
+}
+
+TEST_F(DecodeAttention, EveryHeadDimIsAccurate) {
+  for (const int d : {64, 192, 256}) {
+    for (const int group : {1, 4, 5, 8}) {
+      for (const int pages : {0, 1, 17, 33, 300}) {
+        for (const float deviation : {0.65f, 4.0f}) {
+          Problem problem;
+          problem.head_dim = d;
+          problem.kv_heads = 3;
+          problem.group = group;
+          problem.logit_deviation = deviation;
+          problem.has_mean = pages == 17;
+          problem.sequences = EqualSequences(2, {pages, 333});
+          problem.seed = d + pages;
+          ExpectAccurate(problem, Options(problem), BoundsFor(problem),
+                         "d " + std::to_string(d) + " g " + std::to_string(group) + " pages " + std::to_string(pages));
+        }
       }
     }
   }

@@ -1,0 +1,13 @@
+// Launch of the demotion kernel of the affine codec.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "src/kv/kernels/cuda/demote_params.h"
+
+namespace oscar::affine {
+
+// One launch for num_jobs pages of every layer. cudaErrorInvalidValue for a head_dim without a kernel.
+cudaError_t LaunchDemote(int head_dim, const kernels::cuda::DemotePagesParams& params, int num_jobs, int num_layers, cudaStream_t stream);
+
+}  // namespace oscar::affine
