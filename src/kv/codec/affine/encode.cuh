@@ -29,20 +29,39 @@ __device__ __forceinline__ T ReduceRow(T x, Op op) {
 
 __device__ __forceinline__ __nv_bfloat162 AsBf16Pair(uint32_t bits) { return *reinterpret_cast<__nv_bfloat162*>(&bits); }
 
+// How many values of the row have a magnitude below the candidate (a bf16 pattern).
+template <int kPairs>
+__device__ __forceinline__ float CountBelow(const uint32_t (&magnitudes)[kPairs], uint32_t candidate) {
+  const __nv_bfloat162 limit = AsBf16Pair(candidate * 0x00010001u);
+  __nv_bfloat162 below = __hlt2(AsBf16Pair(magnitudes[0]), limit);
+#pragma unroll
+  for (int i = 1; i < kPairs; ++i) below = __hadd2(below, __hlt2(AsBf16Pair(magnitudes[i]), limit));  // counts <= 128: exact
+  return ReduceRow(__low2float(below) + __high2float(below), [](float x, float y) { return x + y; });
+}
+
 // The magnitude with exactly `index` values of the row ordered before it, as a bf16 pattern: binary search on the 15 bits of a
-// magnitude, which order like the number. Precondition: finite values.
+// magnitude, which order like the number. Thresholds are seldom below a quarter of the largest value, so the search begins in
+// the 256 patterns of its last two powers of two, and on all patterns when a row of the warp needs it. Precondition: finite.
 template <int kPairs>
 __device__ __forceinline__ uint32_t SelectMagnitude(const uint32_t (&values)[kPairs], int index) {
-  uint32_t threshold = 0;
-#pragma unroll 1
-  for (uint32_t bit = 0x4000; bit != 0; bit >>= 1) {
-    const uint32_t candidate = threshold | bit;
-    const __nv_bfloat162 limit = AsBf16Pair(candidate * 0x00010001u);
-    __nv_bfloat162 below = AsBf16Pair(0);
+  uint32_t magnitudes[kPairs];
+  uint32_t largest = 0;
 #pragma unroll
-    for (int i = 0; i < kPairs; ++i) below = __hadd2(below, __hlt2(AsBf16Pair(values[i] & 0x7FFF7FFFu), limit));  // counts <= 128
-    const float count = ReduceRow(__low2float(below) + __high2float(below), [](float a, float b) { return a + b; });
-    if (count <= static_cast<float>(index)) threshold = candidate;
+  for (int i = 0; i < kPairs; ++i) {
+    magnitudes[i] = values[i] & 0x7FFF7FFFu;
+    largest = __vmaxu2(largest, magnitudes[i]);
+  }
+  largest = ReduceRow(max(largest & 0xFFFF, largest >> 16), [](uint32_t x, uint32_t y) { return max(x, y); });
+  const uint32_t exponent = largest & 0x7F80;
+  const uint32_t start = exponent >= 0x80 ? exponent - 0x80 : 0;  // 256 patterns up to the end of the largest one's exponent
+  const bool is_near = CountBelow(magnitudes, start) <= static_cast<float>(index);
+  const bool all_near = __all_sync(~0u, is_near);
+  uint32_t threshold = all_near ? start : 0;
+#pragma unroll 1
+  for (uint32_t bit = all_near ? 0x80 : 0x4000; bit != 0; bit >>= 1) {
+    // start is a multiple of 0x80, so steps are added, not set.
+    const uint32_t candidate = threshold + bit;
+    if (CountBelow(magnitudes, candidate) <= static_cast<float>(index)) threshold = candidate;
   }
   return threshold;
 }
@@ -83,17 +102,19 @@ __device__ __forceinline__ bool MinMaxGridOfRow(uint32_t (&values)[kPairs], int 
   return is_finite && !__hisinf(grid.scale) && !__hisinf(grid.offset);
 }
 
-// Codes of two values, in bits 0-7 and 8-15.
-__device__ __forceinline__ uint32_t CodePair(uint32_t values, const DeviceGrid& grid, int largest_code) {
-  uint32_t codes = 0;
+// Codes of four values in the bytes of a word. floor(clamp(v)) is clamp(floor(v)), and adding 2^23 downwards leaves the floor in
+// the low bits. A constant row has reciprocal 0: all codes 0.
+__device__ __forceinline__ uint32_t FourCodes(uint32_t values01, uint32_t values23, const DeviceGrid& grid, int largest_code) {
+  uint32_t codes[4];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const float y = __uint_as_float(i == 0 ? values << 16 : values & 0xFFFF0000u);
-    const float steps = __fmul_rn(__fsub_rn(y, grid.shift), grid.reciprocal);
-    const int code = min(max(__float2int_rd(__fadd_rn(steps, 0.5f)), 0), largest_code);
-    codes |= static_cast<uint32_t>(grid.is_constant ? 0 : code) << (8 * i);
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t values = i < 2 ? values01 : values23;
+    const float y = __uint_as_float((i & 1) == 0 ? values << 16 : values & 0xFFFF0000u);
+    const float level = __fadd_rn(__fmul_rn(__fsub_rn(y, grid.shift), grid.reciprocal), 0.5f);
+    const float clamped = fminf(fmaxf(level, 0.0f), static_cast<float>(largest_code));
+    codes[i] = __float_as_uint(__fadd_rd(clamped, 8388608.0f));
   }
-  return codes;
+  return __byte_perm(__byte_perm(codes[0], codes[1], 0x0040), __byte_perm(codes[2], codes[3], 0x0040), 0x5410);
 }
 
 }  // namespace oscar::affine::device

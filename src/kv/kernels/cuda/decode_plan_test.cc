@@ -104,7 +104,9 @@ TEST(DecodePlan, RaggedBatchesAreComplete) {
 TEST(DecodePlan, StaticSharesAreNearlyEqualInBytes) {
   for (const int batch : {5, 12, 16, 17, 32, 64}) {
     const std::vector<SequenceExtent> sequences(batch, ExtentOfSequence(102400, 64, 256));
-    const DecodePlan plan = PlanDecode(sequences, Options(8, 132));
+    DecodePlanOptions options = Options(8, 132);
+    options.tail_share = 0.1;
+    const DecodePlan plan = PlanDecode(sequences, options);
     int64_t least = INT64_MAX, most = 0, largest_tail = 0, tail = 0;
     for (const DecodeStart& start : plan.starts) {
       int64_t bytes = start.has_first ? BytesOf(start.first) : 0;

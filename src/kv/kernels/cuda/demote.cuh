@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kDemoteThreads) DemotePagesKernel(const __grid
     for (int n = 0; n < kPieces; ++n) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        codes[n][i] = layout::CodePair(values[4 * n + 2 * i], grid, 3) | layout::CodePair(values[4 * n + 2 * i + 1], grid, 3) << 16;
+        codes[n][i] = layout::FourCodes(values[4 * n + 2 * i], values[4 * n + 2 * i + 1], grid, 3);
       }
     }
     if (side == 0) {

@@ -53,7 +53,7 @@ uint16_t RandomValue(std::mt19937_64& rng, int kind) {
     case 2: return base::Bf16FromF32(1.25f);
     case 3: return rng() % 2 ? 0x8000 : 0;
     case 4: return static_cast<uint16_t>(rng() % 64 | (rng() % 2 << 15));  // bf16 subnormals
-    case 5: return base::Bf16FromF32(15000.0f * normal(rng));
+    case 5: return base::Bf16FromF32(9000.0f * normal(rng));
     case 6: return base::Bf16FromF32(static_cast<float>(static_cast<int>(rng() % 3)) - 1.0f);
     case 7: return base::Bf16FromF32(100.0f + 1e-2f * normal(rng));
     default: return base::Bf16FromF32(normal(rng));

@@ -341,10 +341,15 @@ __device__ __forceinline__ float SumOverLanes(float x) {
   return x;
 }
 
-// Neighbouring dimensions of a head that one lane joins: all warps busy, one round at d = 128.
+// Neighbouring dimensions of a head that one lane joins: as many as leave work for all warps.
 template <class Config>
-inline constexpr int kMergeWidth = Config::kHeadTile * Config::kHeadDim >= 128 * Config::kWarps ? 4
-                                   : Config::kHeadTile * Config::kHeadDim >= 64 * Config::kWarps ? 2 : 1;
+constexpr int MergeWidth() {
+  constexpr int d = Config::kHeadDim, lanes = 32 * Config::kWarps;
+  if (d % 128 == 0 && Config::kHeadTile * d >= 4 * lanes) return 4;
+  return d % 64 == 0 && Config::kHeadTile * d >= 2 * lanes ? 2 : 1;
+}
+template <class Config>
+inline constexpr int kMergeWidth = MergeWidth<Config>();
 template <int kWidth>
 struct alignas(4 * kWidth) FloatGroup {
   float x[kWidth];
