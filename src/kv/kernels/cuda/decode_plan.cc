@@ -12,6 +12,7 @@ constexpr int kRowsPerTile = 16;
 // A cut that would leave fewer pages than this (one per warp) on one side moves to the end of the pair.
 constexpr int kLeastPages = 16;
 constexpr int kLeastTailPages = 32;
+constexpr int kMostTilesTogether = 64;
 constexpr int kMostTailItemsPerCta = 6;
 
 struct Bytes {
@@ -36,7 +37,18 @@ class Cutter {
       const SequenceExtent& extent = sequences_[sequence_];
       const int64_t left = share - taken;
       const int tiles_left = TilesOf(extent) - tile_, pages_left = extent.num_code_pages - page_;
-      int tiles = tiles_left;  // a pair's tiles stay together: there are few, and every warp takes some
+      // A window's tiles stay together: there are few, and every warp takes some. Long runs of BF16 rows are cut like pages.
+      int tiles = tiles_left;
+      if (tiles_left > kMostTilesTogether) {
+        tiles = std::min<int>(tiles_left, std::max<int>(kLeastPages, static_cast<int>(left / bytes_.tile)));
+        if (tiles_left - tiles < kLeastPages) tiles = tiles_left;
+      }
+      if (tiles < tiles_left) {
+        if (any && left < kLeastPages * bytes_.tile) return taken;
+        items_.push_back({sequence_, head_, page_, 0, tile_, tiles, extent.num_rows, 0, 0, 0, {}});
+        tile_ += tiles;
+        return taken + tiles * bytes_.tile;
+      }
       int pages = static_cast<int>(std::clamp<int64_t>((left - tiles * bytes_.tile + bytes_.page / 2) / bytes_.page, 0, pages_left));
       if (pages_left - pages < kLeastPages) pages = pages_left;
       if (pages < pages_left && pages < kLeastPages) pages = any ? 0 : std::min(pages_left, kLeastPages);

@@ -101,6 +101,16 @@ TEST(DecodePlan, RaggedBatchesAreComplete) {
   }
 }
 
+TEST(DecodePlan, LongRunsOfRowsAreSharedOut) {
+  for (const int batch : {1, 3, 5, 16}) {
+    std::vector<SequenceExtent> sequences(batch, SequenceExtent{0, 102400});
+    sequences.push_back({100, 384});
+    const DecodePlan plan = PlanDecode(sequences, Options(8, 132));
+    ExpectComplete(sequences, Options(8, 132), plan);
+    for (const DecodeItem& item : plan.items) EXPECT_LE(BytesOf(item), plan.bytes / 132 * 3 / 2) << batch;
+  }
+}
+
 TEST(DecodePlan, StaticSharesAreNearlyEqualInBytes) {
   for (const int batch : {5, 12, 16, 17, 32, 64}) {
     const std::vector<SequenceExtent> sequences(batch, ExtentOfSequence(102400, 64, 256));
