@@ -1,18 +1,22 @@
 // Instances of the decode kernels for head_dim 64.
 #include "src/kv/codec/affine/cuda_decode.h"
-#include "src/kv/kernels/cuda/sm90/decode_attention.cuh"
+#include "src/kv/codec/affine/sm90/decode_attention.cuh"
 
 namespace oscar::affine {
 namespace {
 
-using kernels::cuda::sm90::DecodeAttentionKernel;
-using kernels::cuda::sm90::DecodeConfig;
-using kernels::cuda::sm90::DecodeVariant;
+using sm90::DecodeAttentionKernel;
+using sm90::DecodeConfig;
+using sm90::DecodeVariant;
 
 template <class Config, DecodeVariant kVariant>
 DecodeKernel Row(DecodeKernelKind kind) {
-  return {Config::kHeadDim, Config::kHeadTile, kind, reinterpret_cast<const void*>(&DecodeAttentionKernel<Config, kVariant>),
-          Config::kThreads, sizeof(typename Config::Shared)};
+  return {Config::kHeadDim,
+          Config::kHeadTile,
+          kind,
+          reinterpret_cast<const void*>(&DecodeAttentionKernel<Config, kVariant>),
+          Config::kThreads,
+          sizeof(typename Config::Shared)};
 }
 
 }  // namespace

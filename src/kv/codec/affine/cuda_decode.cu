@@ -4,7 +4,8 @@ namespace oscar::affine {
 
 const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind kind) {
   const DecodeKernel* best = nullptr;
-  for (const std::span<const DecodeKernel> kernels : {DecodeKernelsD64(), DecodeKernelsD128(), DecodeKernelsD192(), DecodeKernelsD256()}) {
+  for (const std::span<const DecodeKernel> kernels :
+       {DecodeKernelsD64(), DecodeKernelsD128(), DecodeKernelsD192(), DecodeKernelsD256()}) {
     for (const DecodeKernel& kernel : kernels) {
       if (kernel.head_dim != head_dim || kernel.head_tile < group || kernel.kind != kind) continue;
       if (best == nullptr || kernel.head_tile < best->head_tile) best = &kernel;
@@ -18,8 +19,8 @@ cudaError_t PrepareDecodeKernel(const DecodeKernel& kernel) {
                               static_cast<int>(kernel.shared_bytes));
 }
 
-cudaError_t LaunchDecode(const DecodeKernel& kernel, const kernels::cuda::DecodeParams& params, int num_ctas, bool overlap_start,
-                         cudaStream_t stream) {
+cudaError_t LaunchDecode(const DecodeKernel& kernel, const kernels::cuda::DecodeParams& params, int num_ctas,
+                         bool overlap_start, cudaStream_t stream) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -1,5 +1,5 @@
-// One direction each between a page as plain rows and its block in device order (device_layout.h). Host code, obvious and
-// slow: for tests, files and uploads of few pages.
+// One direction each between a page as plain rows and its block in device order (device_layout.h). Host code, obvious
+// and slow: for tests, files and uploads of few pages.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
-// Byte geometry of encoded and BF16 pages on the device (gpu.md 4), for host and device code. The order of codes inside a
-// block follows the operand registers of the matrix instructions, so that a lane reads 16 consecutive bytes without
+// Byte geometry of encoded and BF16 pages on the device (gpu.md 4), for host and device code. The order of codes inside
+// a block follows the operand registers of the matrix instructions, so that a lane reads 16 consecutive bytes without
 // shuffles. The logical order is in layout.h; device_convert.h goes from one to the other.
 //
-// A block is one (page, KV head): K codes, V codes, 64 K pairs, 64 V pairs; a pair is fp16 scale, then fp16 offset. Head
-// dimensions are cut into sub-blocks of 128 and one last sub-block of 64 if needed.
+// A block is one (page, KV head): K codes, V codes, 64 K pairs, 64 V pairs; a pair is fp16 scale, then fp16 offset.
+// Head dimensions are cut into sub-blocks of 128 and one last sub-block of 64 if needed.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ struct CodePlace {
   int shift;
 };
 
-// K: token tiles of 16 (128 sub-block) or tile pairs of 32 (64 sub-block), 32 lanes x 16 bytes each. Lane 4G + t, byte e and
-// field f of a word hold dimension 64 half + 16 f + 4 t + e of its token.
+// K: token tiles of 16 (128 sub-block) or tile pairs of 32 (64 sub-block), 32 lanes x 16 bytes each. Lane 4G + t, byte
+// e and field f of a word hold dimension 64 half + 16 f + 4 t + e of its token.
 constexpr CodePlace KeyCodePlace(int d, int token, int dim) {
   const int sub_block = dim / 128;
   const int base = sub_block * 2048;

@@ -70,7 +70,8 @@ TEST_P(DeviceLayout, ALaneFindsTheCodesOfItsMatrixOperands) {
           }
           if (d % 128 != 0) {
             for (int pair = 0; pair < 2; ++pair) {
-              const auto place = device::KeyCodePlace(d, 32 * pair + 8 * word + row, d - 64 + 16 * field + 4 * t + byte);
+              const auto place =
+                  device::KeyCodePlace(d, 32 * pair + 8 * word + row, d - 64 + 16 * field + 4 * t + byte);
               ASSERT_EQ(place.byte, (d - 64) * 16 + pair * 512 + lane * 16 + word * 4 + byte);
               ASSERT_EQ(place.shift, 2 * field);
             }

@@ -1,5 +1,5 @@
-// Codes of a page to the 2-bit block in shared memory (device_layout.h). Eight lanes share a row; lane p has pieces of eight
-// dimensions p, p + 8, ...: codes [piece][half of the piece] as four bytes a word.
+// Codes of a page to the 2-bit block in shared memory (device_layout.h). Eight lanes share a row; lane p has pieces of
+// eight dimensions p, p + 8, ...: codes [piece][half of the piece] as four bytes a word.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,10 @@ namespace oscar::affine::device {
 
 // Stores the key codes of one token. All lanes of the warp take part, each row of 8 with its own token.
 template <int D>
-__device__ __forceinline__ void PackKeyRow(int token, int lane_in_row, const uint32_t (&codes)[D / 64][2], uint8_t* block) {
-  // Piece p covers words t = 2 (p & 1) and + 1 at field f = (p & 7) >> 1: lanes p, p ^ 2, p ^ 4, p ^ 6 make one word together.
+__device__ __forceinline__ void PackKeyRow(int token, int lane_in_row, const uint32_t (&codes)[D / 64][2],
+                                           uint8_t* block) {
+  // Piece p covers words t = 2 (p & 1) and + 1 at field f = (p & 7) >> 1: lanes p, p ^ 2, p ^ 4, p ^ 6 make one word
+  // together.
   const int field = lane_in_row >> 1;
   uint32_t words[D / 64][2];
 #pragma unroll
@@ -41,8 +43,8 @@ __device__ __forceinline__ void PackKeyRow(int token, int lane_in_row, const uin
   }
 }
 
-// Value codes of the whole page: bytes [64 tokens][stride] in shared memory to words of 16 tokens. One call makes the four words
-// of dimensions dim .. dim + 3 (a multiple of 4) for tokens 16 (k >> 1) + 8 (k & 1) + 2 t + e.
+// Value codes of the whole page: bytes [64 tokens][stride] in shared memory to words of 16 tokens. One call makes the
+// four words of dimensions dim .. dim + 3 (a multiple of 4) for tokens 16 (k >> 1) + 8 (k & 1) + 2 t + e.
 template <int D>
 __device__ __forceinline__ void PackValueWords(const uint8_t* codes, int stride, int dim, int t, uint8_t* block) {
   uint32_t by_byte[4];  // byte b of the words: bits 8 b .. 8 b + 7 hold k = 4 (b & 1) .. + 3 of e = b >> 1
@@ -57,8 +59,10 @@ __device__ __forceinline__ void PackValueWords(const uint8_t* codes, int stride,
     }
     by_byte[b] = word;
   }
-  const uint32_t low01 = __byte_perm(by_byte[0], by_byte[1], 0x5140), high01 = __byte_perm(by_byte[0], by_byte[1], 0x7362);
-  const uint32_t low23 = __byte_perm(by_byte[2], by_byte[3], 0x5140), high23 = __byte_perm(by_byte[2], by_byte[3], 0x7362);
+  const uint32_t low01 = __byte_perm(by_byte[0], by_byte[1], 0x5140),
+                 high01 = __byte_perm(by_byte[0], by_byte[1], 0x7362);
+  const uint32_t low23 = __byte_perm(by_byte[2], by_byte[3], 0x5140),
+                 high23 = __byte_perm(by_byte[2], by_byte[3], 0x7362);
   const uint32_t words[4] = {__byte_perm(low01, low23, 0x5410), __byte_perm(low01, low23, 0x7632),
                              __byte_perm(high01, high23, 0x5410), __byte_perm(high01, high23, 0x7632)};
 #pragma unroll

@@ -1,8 +1,9 @@
-// The 2-bit affine page as matrix operands (gpu.md 5.4, 5.5, 5.7): queries to int8 pairs, scores of 16 tokens straight from
-// code words, and code words as fp16 subnormals for the value product. One warp; lane = 4 G + t. No softmax here.
+// The 2-bit affine page as matrix operands (gpu.md 5.4, 5.5, 5.7): queries to int8 pairs, scores of 16 tokens straight
+// from code words, and code words as fp16 subnormals for the value product. One warp; lane = 4 G + t. No softmax here.
 //
-// HeadTile is the number of query heads in one visit. 4: the 8 columns of a matrix instruction are (hi, lo) pairs of 4 heads,
-// and a lane's results belong to head t. 8: one instruction for hi, one for lo; a lane's results belong to heads 2t, 2t + 1.
+// HeadTile is the number of query heads in one visit. 4: the 8 columns of a matrix instruction are (hi, lo) pairs of 4
+// heads, and a lane's results belong to head t. 8: one instruction for hi, one for lo; a lane's results belong to heads
+// 2t, 2t + 1.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -24,13 +25,22 @@ inline constexpr float kValueProductScale = 16777216.0f;
 template <int k>
 inline constexpr float kClassFactor = 1.0f / (1 << (2 * (k < 5 ? k : k - 5)));
 
-// Quantises the queries of the kHeads heads that share a lane (bf16 rows of row_stride, shared memory) by one warp, with one
-// S = 32600 / max|q|: q S rounded to high * 256 + low, for dimensions in odd fields q S / 4, because their codes arrive
-// multiplied by 4. Writes the words of Int2Query (rows of word_stride), scale = kappa / S, and per head kappa * Sum of the
-// *rounded* query: then z is exact for a query that differs a little from the given one, and the difference meets centred keys.
+// Where QuantizeQuery writes: the words of Int2Query (rows of word_stride), kappa / S, and per head kappa * Sum(q').
+struct QueryOperands {
+  uint32_t* high;
+  uint32_t* low;
+  int word_stride;
+  float* scale;
+  float* sum;
+};
+
+// Quantises the queries of the kHeads heads that share a lane (bf16 rows of row_stride, shared memory) by one warp,
+// with one S = 32600 / max|q|: q S rounded to high * 256 + low, for dimensions in odd fields q S / 4, because their
+// codes arrive multiplied by 4. The sum is of the *rounded* query: then z is exact for a query that differs a little
+// from the given one, and the difference meets centred keys.
 template <int D, int kHeads>
-__device__ __forceinline__ void QuantizeQuery(const uint16_t* query, int row_stride, float kappa, int lane, uint32_t* high,
-                                              uint32_t* low, int word_stride, float* scale_out, float* sum_out) {
+__device__ __forceinline__ void QuantizeQuery(const uint16_t* query, int row_stride, float kappa, int lane,
+                                              const QueryOperands& out) {
   constexpr int kWords = (D / 4 + 31) / 32;
   float x[kHeads][kWords][4];
   float largest = 1e-20f;
@@ -52,7 +62,7 @@ __device__ __forceinline__ void QuantizeQuery(const uint16_t* query, int row_str
   for (int mask = 1; mask <= 16; mask <<= 1) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, mask));
   const float scale = 32600.0f / largest;
   const float unit = kappa * (largest * (1.0f / 32600.0f));
-  if (lane == 0) *scale_out = unit;
+  if (lane == 0) *out.scale = unit;
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     int sum = 0;
@@ -70,12 +80,12 @@ __device__ __forceinline__ void QuantizeQuery(const uint16_t* query, int row_str
         low_word |= static_cast<uint32_t>((value - 256 * hi) & 0xFF) << (8 * e);
       }
       if (word < D / 4) {
-        high[h * word_stride + word] = high_word;
-        low[h * word_stride + word] = low_word;
+        out.high[h * out.word_stride + word] = high_word;
+        out.low[h * out.word_stride + word] = low_word;
       }
     }
     sum = __reduce_add_sync(~0u, sum);
-    if (lane == 0) sum_out[h] = unit * static_cast<float>(sum);
+    if (lane == 0) out.sum[h] = unit * static_cast<float>(sum);
   }
 }
 
@@ -91,12 +101,13 @@ struct Int2Query {
   // Lowest dimension of operand register r (for t = 0).
   static constexpr int FirstDim(int r) {
     const int wide = D / 128 * 8;
-    return r < wide ? r / 8 * 128 + 64 * (r & 1) + 16 * (r % 8 / 2) : D / 128 * 128 + 32 * (r & 1) + 16 * ((r - wide) / 2);
+    return r < wide ? r / 8 * 128 + 64 * (r & 1) + 16 * (r % 8 / 2)
+                    : D / 128 * 128 + 32 * (r & 1) + 16 * ((r - wide) / 2);
   }
 
   // From what QuantizeQuery wrote; rows of `stride` words.
-  __device__ __forceinline__ void Load(const uint32_t* high, const uint32_t* low, int stride, const float* scale, const float* sum,
-                                       int lane) {
+  __device__ __forceinline__ void Load(const uint32_t* high, const uint32_t* low, int stride, const float* scale,
+                                       const float* sum, int lane) {
     const int row = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int r = 0; r < kOperands; ++r) {
@@ -113,16 +124,13 @@ struct Int2Query {
   }
 };
 
-// One k-step pair (even and odd field) of A operands from four words that were shifted as needed.
+// One k-step of A operands from four words that were shifted as needed: the even or the odd fields, by the mask.
 template <int kHeadsPerLane>
-__device__ __forceinline__ void ScoreStep(int (&c)[kHeadsPerLane][4], uint32_t mask, uint32_t a0, uint32_t a1, uint32_t a2,
-                                          uint32_t a3, const uint32_t* b0, const uint32_t* b1) {
-  a0 &= mask;
-  a1 &= mask;
-  a2 &= mask;
-  a3 &= mask;
+__device__ __forceinline__ void ScoreStep(int (&c)[kHeadsPerLane][4], uint32_t mask, const uint32_t (&words)[4],
+                                          const uint32_t* b0, const uint32_t* b1) {
+  const uint32_t a[4] = {words[0] & mask, words[1] & mask, words[2] & mask, words[3] & mask};
 #pragma unroll
-  for (int h = 0; h < kHeadsPerLane; ++h) ptx::MmaU8S8(c[h], a0, a1, a2, a3, b0[h], b1[h]);
+  for (int h = 0; h < kHeadsPerLane; ++h) ptx::MmaU8S8(c[h], a, b0[h], b1[h]);
 }
 
 // Integer scores S q.c of the 64 tokens of a page: x[2 j + a][h] for token 16 j + G + 8 a and the lane's head h.
@@ -148,7 +156,7 @@ __device__ __forceinline__ void PageScores(uint32_t block, int lane, const Int2Q
           b0[h] = query.b[h][s * 8 + 2 * f];
           b1[h] = query.b[h][s * 8 + 2 * f + 1];
         }
-        ScoreStep<kHeads>(c, (f & 1) ? kOdd : kEven, u.x, u.z, u.y, u.w, b0, b1);
+        ScoreStep<kHeads>(c, (f & 1) ? kOdd : kEven, {u.x, u.z, u.y, u.w}, b0, b1);
       }
     }
     if constexpr (D % 128 != 0) {
@@ -162,7 +170,7 @@ __device__ __forceinline__ void PageScores(uint32_t block, int lane, const Int2Q
           b0[h] = query.b[h][D / 128 * 8 + 2 * f];
           b1[h] = query.b[h][D / 128 * 8 + 2 * f + 1];
         }
-        ScoreStep<kHeads>(c, f ? kOdd : kEven, low, high, low >> 4, high >> 4, b0, b1);
+        ScoreStep<kHeads>(c, f ? kOdd : kEven, {low, high, low >> 4, high >> 4}, b0, b1);
       }
     }
     if constexpr (HeadTile == 4) {
@@ -189,10 +197,11 @@ __device__ __forceinline__ void LoadPairs(uint32_t pairs, int row, __half2 (&pai
   }
 }
 
-// Weights p s_v times the class factor as fp16, for token tile j: p[a][h] of tokens 16 j + G + 8 a, the pairs of both tokens.
-// One head a lane: packed[0] = (a = 0, a = 1). Two: packed[a] = (head 2t, head 2t + 1).
+// Weights p s_v times the class factor as fp16, for token tile j: p[a][h] of tokens 16 j + G + 8 a, the pairs of both
+// tokens. One head a lane: packed[0] = (a = 0, a = 1). Two: packed[a] = (head 2t, head 2t + 1).
 template <int kHeads>
-__device__ __forceinline__ void PackWeights(int j, const float (&p)[2][kHeads], __half2 pair0, __half2 pair1, uint32_t* packed) {
+__device__ __forceinline__ void PackWeights(int j, const float (&p)[2][kHeads], __half2 pair0, __half2 pair1,
+                                            uint32_t* packed) {
   constexpr float kFactors[8] = {kClassFactor<0>, kClassFactor<1>, kClassFactor<2>, kClassFactor<3>,
                                  kClassFactor<4>, kClassFactor<5>, kClassFactor<6>, kClassFactor<7>};
   const float f0 = kFactors[2 * j], f1 = kFactors[2 * j + 1];
@@ -215,8 +224,22 @@ __device__ __forceinline__ uint32_t ValueClass(uint32_t word, uint32_t shifted_b
   return k < 5 ? word & (0x00030003u << (2 * k)) : shifted_by_10 & (0x00030003u << (2 * (k - 5)));
 }
 
-// acc[i] += V^T w for dimension tile i (16 dimensions): accumulators of dimensions 16 i + G, 16 i + 8 + G, columns 2t, 2t + 1.
-// weights[k]: B operand of the 8 tokens of class k.
+// Classes k and k + 1 of a lane's four words into both accumulators of a group of 32 dimensions.
+template <int k>
+__device__ __forceinline__ void ValueStep(const uint4& w, const uint4& s, const uint32_t (&weights)[8],
+                                          float (&first)[4], float (&second)[4]) {
+  ptx::MmaF16(
+      first,
+      {ValueClass<k>(w.x, s.x), ValueClass<k>(w.y, s.y), ValueClass<k + 1>(w.x, s.x), ValueClass<k + 1>(w.y, s.y)},
+      weights[k], weights[k + 1]);
+  ptx::MmaF16(
+      second,
+      {ValueClass<k>(w.z, s.z), ValueClass<k>(w.w, s.w), ValueClass<k + 1>(w.z, s.z), ValueClass<k + 1>(w.w, s.w)},
+      weights[k], weights[k + 1]);
+}
+
+// acc[i] += V^T w for dimension tile i (16 dimensions): accumulators of dimensions 16 i + G, 16 i + 8 + G, columns 2t,
+// 2t + 1. weights[k]: B operand of the 8 tokens of class k.
 template <int D>
 __device__ __forceinline__ void AccumulateValues(uint32_t value_codes, int lane, const uint32_t (&weights)[8],
                                                  float (&acc)[D / 16][4]) {
@@ -224,16 +247,10 @@ __device__ __forceinline__ void AccumulateValues(uint32_t value_codes, int lane,
   for (int u = 0; u < D / 32; ++u) {
     const uint4 w = ptx::LoadShared16(value_codes + u * 512 + lane * 16);
     const uint4 s = {w.x >> 10, w.y >> 10, w.z >> 10, w.w >> 10};
-#define OSCAR_VALUE_STEP(k)                                                                                             \
-  ptx::MmaF16(acc[2 * u], ValueClass<k>(w.x, s.x), ValueClass<k>(w.y, s.y), ValueClass<k + 1>(w.x, s.x),              \
-              ValueClass<k + 1>(w.y, s.y), weights[k], weights[k + 1]);                                               \
-  ptx::MmaF16(acc[2 * u + 1], ValueClass<k>(w.z, s.z), ValueClass<k>(w.w, s.w), ValueClass<k + 1>(w.z, s.z),          \
-              ValueClass<k + 1>(w.w, s.w), weights[k], weights[k + 1])
-    OSCAR_VALUE_STEP(0);
-    OSCAR_VALUE_STEP(2);
-    OSCAR_VALUE_STEP(4);
-    OSCAR_VALUE_STEP(6);
-#undef OSCAR_VALUE_STEP
+    ValueStep<0>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
+    ValueStep<2>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
+    ValueStep<4>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
+    ValueStep<6>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
   }
 }
 

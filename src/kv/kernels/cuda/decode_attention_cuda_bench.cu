@@ -1,11 +1,12 @@
-// Decode attention on cold pages, inside CUDA graphs (gpu.md 11): read ceiling, BF16 rows through the same kernel, INT2, and
-// the load-only and compute-only variants, all in one run. Prints a table; JSON lines to a file with --json PATH.
+// Decode attention on cold pages, inside CUDA graphs (gpu.md 11): read ceiling, BF16 rows through the same kernel,
+// INT2, and the load-only and compute-only variants, all in one run. Prints a table; JSON lines to a file with --json
+// PATH.
 #include <cstring>
 #include <functional>
 #include <string>
 
 #include "src/kv/codec/affine/cuda_demote.h"
-#include "src/kv/kernels/cuda/decode_fixture.cuh"
+#include "src/kv/kernels/cuda/decode_fixture.h"
 
 namespace oscar::kernels::cuda {
 namespace {
@@ -33,7 +34,8 @@ __global__ void ReadAndReduce(const uint4* data, size_t pieces, uint32_t* sink) 
 }
 
 __global__ void FillRandom(uint32_t* data, size_t words) {
-  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words; i += static_cast<size_t>(gridDim.x) * blockDim.x) {
+  for (size_t i = static_cast<size_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < words;
+       i += static_cast<size_t>(gridDim.x) * blockDim.x) {
     data[i] = static_cast<uint32_t>(fixture::Mix(i));
   }
 }
@@ -93,8 +95,11 @@ void Report(const std::string& name, const Timing& t, double bytes) {
   std::printf("\n");
   std::fflush(stdout);
   if (g_json != nullptr) {
-    std::fprintf(g_json, "{\"name\":\"%s\",\"median_us\":%.3f,\"min_us\":%.3f,\"p95_us\":%.3f,\"bytes\":%.0f,\"replays\":%d,\"launches\":%d,\"ceiling_fraction\":%.4f}\n",
-                 name.c_str(), t.median_us, t.min_us, t.p95_us, bytes, t.replays, t.launches, g_ceiling > 0 ? rate / g_ceiling : 1.0);
+    std::fprintf(g_json,
+                 "{\"name\":\"%s\",\"median_us\":%.3f,\"min_us\":%.3f,\"p95_us\":%.3f,\"bytes\":%.0f,\"replays\":%d,"
+                 "\"launches\":%d,\"ceiling_fraction\":%.4f}\n",
+                 name.c_str(), t.median_us, t.min_us, t.p95_us, bytes, t.replays, t.launches,
+                 g_ceiling > 0 ? rate / g_ceiling : 1.0);
   }
 }
 
@@ -105,7 +110,12 @@ void MeasureCeiling(int num_sms) {
   OSCAR_FIXTURE_CHECK(cudaDeviceSynchronize());
   double best = 0;
   for (const int grid : {528, 2112, 16896}) {
-    const Timing t = TimeGraph(1, [&](cudaStream_t stream, int) { ReadAndReduce<<<grid, 512, 0, stream>>>(reinterpret_cast<const uint4*>(data.data()), bytes / 16, sink.data()); }, 15);
+    const Timing t = TimeGraph(
+        1,
+        [&](cudaStream_t stream, int) {
+          ReadAndReduce<<<grid, 512, 0, stream>>>(reinterpret_cast<const uint4*>(data.data()), bytes / 16, sink.data());
+        },
+        15);
     Report("ceiling/read/6GiB/grid" + std::to_string(grid), t, bytes);
     best = std::max(best, bytes / t.median_us);
   }
@@ -127,7 +137,8 @@ void MeasureInt2(int tokens, int batch, int group, const Options& options, int n
   plan.head_dim = 128;
   plan.num_ctas = num_sms;
   if (options.tail_share >= 0) plan.tail_share = options.tail_share;
-  const std::string shape = "/d128/g" + std::to_string(group) + "/n" + std::to_string(tokens) + "/b" + std::to_string(batch);
+  const std::string shape =
+      "/d128/g" + std::to_string(group) + "/n" + std::to_string(tokens) + "/b" + std::to_string(batch);
   auto measure = [&](const SequenceExtent& e, const std::string& kind, bool variants) {
     problem.sequences.assign(batch, e);
     const int64_t bytes = PlanDecode(problem.sequences, plan).bytes;
@@ -135,10 +146,13 @@ void MeasureInt2(int tokens, int batch, int group, const Options& options, int n
     Launch launch(problem, plan, sets, false);
     const int replays = static_cast<int64_t>(tokens) * batch > 1'000'000 ? 11 : 25;
     auto time = [&](DecodeKernelKind k, bool overlap) {
-      return TimeGraph(sets, [&](cudaStream_t stream, int i) { OSCAR_FIXTURE_CHECK(launch.Run(stream, i, k, overlap, false)); }, replays);
+      return TimeGraph(
+          sets, [&](cudaStream_t stream, int i) { OSCAR_FIXTURE_CHECK(launch.Run(stream, i, k, overlap, false)); },
+          replays);
     };
     Report("attend/cuda/" + kind + shape, time(DecodeKernelKind::kNormal, false), bytes);
-    if (options.overlap && variants) Report("attend/cuda/" + kind + "+pdl" + shape, time(DecodeKernelKind::kNormal, true), bytes);
+    if (options.overlap && variants)
+      Report("attend/cuda/" + kind + "+pdl" + shape, time(DecodeKernelKind::kNormal, true), bytes);
     if (options.variants && variants) {
       Report("attend/cuda/" + kind + "+load-only" + shape, time(DecodeKernelKind::kLoadOnly, false), bytes);
       Report("attend/cuda/" + kind + "+compute-only" + shape, time(DecodeKernelKind::kComputeOnly, false), bytes);
@@ -153,15 +167,16 @@ void MeasureInt2(int tokens, int batch, int group, const Options& options, int n
 void MeasureDemote(int pages, int layers, const std::string& name) {
   namespace layout = affine::device;
   constexpr int kD = 128, kHeads = 8;
-  const int64_t row_bytes = int64_t{kHeads} * layout::Bf16BlockBytes(kD), code_bytes = int64_t{kHeads} * layout::BlockBytes(kD);
+  const int64_t row_bytes = int64_t{kHeads} * layout::Bf16BlockBytes(kD),
+                code_bytes = int64_t{kHeads} * layout::BlockBytes(kD);
   const int64_t bytes = pages * layers * (row_bytes + code_bytes);
   const int sets = static_cast<int>(kRotationBytes / bytes + 2), all_pages = sets * pages * layers;
   DeviceBuffer<uint8_t> rows(all_pages * row_bytes), codes(all_pages * code_bytes);
   std::vector<int32_t> table(all_pages), num_rows = {all_pages * 64};
   std::iota(table.begin(), table.end(), 0);
   DeviceBuffer<int32_t> table_buffer(table), num_rows_buffer(num_rows);
-  fixture::FillRowPages<<<dim3(all_pages, kHeads, 1), 256>>>(rows.data(), table_buffer.data(), all_pages, num_rows_buffer.data(), kHeads, kD,
-                                                            fixture::Data::kNormal, 5);
+  fixture::FillRowPages<<<dim3(all_pages, kHeads, 1), 256>>>(
+      {rows.data(), table_buffer.data(), all_pages, num_rows_buffer.data(), kHeads, kD}, fixture::Data::kNormal, 5);
   std::vector<DemoteJob> jobs;
   std::mt19937_64 rng(3);
   std::vector<int32_t> order(sets * pages);
@@ -171,11 +186,21 @@ void MeasureDemote(int pages, int layers, const std::string& name) {
   DeviceBuffer<DemoteJob> job_buffer(jobs);
   DeviceBuffer<DeviceStatus> status(1);
   status.Fill(0);
-  const Timing t = TimeGraph(sets, [&](cudaStream_t stream, int set) {
-    const DemotePagesParams params{rows.data(), codes.data(), sets * pages * row_bytes, sets * pages * code_bytes, job_buffer.data() + set * pages,
-                                   status.data(), kHeads, 122, 117};
-    OSCAR_FIXTURE_CHECK(affine::LaunchDemote(kD, params, pages, layers, stream));
-  }, 25);
+  const Timing t = TimeGraph(
+      sets,
+      [&](cudaStream_t stream, int set) {
+        const DemotePagesParams params{rows.data(),
+                                       codes.data(),
+                                       sets * pages * row_bytes,
+                                       sets * pages * code_bytes,
+                                       job_buffer.data() + set * pages,
+                                       status.data(),
+                                       kHeads,
+                                       122,
+                                       117};
+        OSCAR_FIXTURE_CHECK(affine::LaunchDemote(kD, params, pages, layers, stream));
+      },
+      25);
   Report("demote/cuda/int2:oscar/d128/" + name, t, bytes);
 }
 
@@ -195,13 +220,20 @@ int Main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const bool has_value = i + 1 < argc;
-    if (arg == "--lengths" && has_value) options.lengths = ParseList(argv[++i]);
-    else if (arg == "--batches" && has_value) options.batches = ParseList(argv[++i]);
-    else if (arg == "--groups" && has_value) options.groups = ParseList(argv[++i]);
-    else if (arg == "--tail" && has_value) options.tail_share = std::atof(argv[++i]);
-    else if (arg == "--no-variants") options.variants = false;
-    else if (arg == "--no-bf16") options.rows = false;
-    else if (arg == "--json" && has_value) g_json = std::fopen(argv[++i], "a");
+    if (arg == "--lengths" && has_value)
+      options.lengths = ParseList(argv[++i]);
+    else if (arg == "--batches" && has_value)
+      options.batches = ParseList(argv[++i]);
+    else if (arg == "--groups" && has_value)
+      options.groups = ParseList(argv[++i]);
+    else if (arg == "--tail" && has_value)
+      options.tail_share = std::atof(argv[++i]);
+    else if (arg == "--no-variants")
+      options.variants = false;
+    else if (arg == "--no-bf16")
+      options.rows = false;
+    else if (arg == "--json" && has_value)
+      g_json = std::fopen(argv[++i], "a");
     else {
       std::fprintf(stderr, "unknown argument %s\n", arg.c_str());
       return 2;
@@ -213,8 +245,10 @@ int Main(int argc, char** argv) {
   int driver = 0;
   OSCAR_FIXTURE_CHECK(cudaDriverGetVersion(&driver));
   std::printf("# %s, %d SMs, driver API %d\n# us per launch: median, min, p95\n", properties.name, num_sms, driver);
-  for (const DecodeKernelKind kind : {DecodeKernelKind::kNormal, DecodeKernelKind::kLoadOnly, DecodeKernelKind::kComputeOnly}) {
-    for (const int group : {4, 8}) OSCAR_FIXTURE_CHECK(affine::PrepareDecodeKernel(*affine::FindDecodeKernel(128, group, kind)));
+  for (const DecodeKernelKind kind :
+       {DecodeKernelKind::kNormal, DecodeKernelKind::kLoadOnly, DecodeKernelKind::kComputeOnly}) {
+    for (const int group : {4, 8})
+      OSCAR_FIXTURE_CHECK(affine::PrepareDecodeKernel(*affine::FindDecodeKernel(128, group, kind)));
   }
   MeasureCeiling(num_sms);
   MeasureDemote(128, 1, "8192-tokens-1-layer");

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <string>
 
-#include "src/kv/kernels/cuda/decode_fixture.cuh"
+#include "src/kv/kernels/cuda/decode_fixture.h"
 
 namespace oscar::kernels::cuda {
 namespace {
@@ -41,8 +41,10 @@ DecodePlanOptions Options(const Problem& problem) {
 struct Errors {
   double whole, worst_head;
 };
-// size: what a row's error is relative to; the expected values themselves, or the sums of |values| where they may cancel.
-Errors ErrorsOf(const std::vector<float>& actual, const std::vector<double>& expected, const std::vector<double>& size, int d) {
+// size: what a row's error is relative to; the expected values themselves, or the sums of |values| where they may
+// cancel.
+Errors ErrorsOf(const std::vector<float>& actual, const std::vector<double>& expected, const std::vector<double>& size,
+                int d) {
   double error = 0, norm = 0, worst = 0;
   for (size_t row = 0; row < expected.size() / d; ++row) {
     double row_error = 0, row_norm = 0;
@@ -62,7 +64,8 @@ Errors ErrorsOf(const std::vector<float>& actual, const std::vector<double>& exp
 
 Errors g_largest = {0, 0};
 
-void ExpectAccurate(const Problem& problem, const DecodePlanOptions& options, const Bounds& bounds, const std::string& what) {
+void ExpectAccurate(const Problem& problem, const DecodePlanOptions& options, const Bounds& bounds,
+                    const std::string& what) {
   Launch launch(problem, options);
   ASSERT_EQ(launch.Run(), cudaSuccess) << what;
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
@@ -93,7 +96,9 @@ class DecodeAttention : public ::testing::Test {
   void TearDown() override { RecordProperty("largest_error", std::to_string(g_largest.whole)); }
 };
 
-std::vector<SequenceExtent> EqualSequences(int batch, SequenceExtent extent) { return std::vector<SequenceExtent>(batch, extent); }
+std::vector<SequenceExtent> EqualSequences(int batch, SequenceExtent extent) {
+  return std::vector<SequenceExtent>(batch, extent);
+}
 
 TEST_F(DecodeAttention, TheJudgeOnTheDeviceAgreesWithAPlainHostComputation) {
   Problem problem;
@@ -117,7 +122,8 @@ TEST_F(DecodeAttention, EveryPageCountAndGroupIsAccurate) {
       problem.group = group;
       problem.sequences = {{pages, 321 + pages % 64}};
       problem.seed = pages * 16 + group;
-      ExpectAccurate(problem, Options(problem), BoundsFor(problem), "pages " + std::to_string(pages) + " g " + std::to_string(group));
+      ExpectAccurate(problem, Options(problem), BoundsFor(problem),
+                     "pages " + std::to_string(pages) + " g " + std::to_string(group));
     }
   }
 }
@@ -130,7 +136,8 @@ TEST_F(DecodeAttention, EveryLengthByTheTierRuleIsAccurate) {
       problem.group = group;
       problem.sequences = EqualSequences(2, ExtentOfSequence(tokens, kSink, kRecent));
       problem.seed = tokens;
-      ExpectAccurate(problem, Options(problem), BoundsFor(problem), "tokens " + std::to_string(tokens) + " g " + std::to_string(group));
+      ExpectAccurate(problem, Options(problem), BoundsFor(problem),
+                     "tokens " + std::to_string(tokens) + " g " + std::to_string(group));
     }
   }
 }
@@ -189,7 +196,8 @@ TEST_F(DecodeAttention, LargeLogitsAreAccurate) {
         problem.logit_deviation = deviation;
         problem.sequences = EqualSequences(2, {pages, 333});
         problem.seed = 1000 + pages;
-        const std::string what = "deviation " + std::to_string(deviation) + " g " + std::to_string(group) + " pages " + std::to_string(pages);
+        const std::string what = "deviation " + std::to_string(deviation) + " g " + std::to_string(group) + " pages " +
+                                 std::to_string(pages);
         ExpectAccurate(problem, Options(problem), BoundsFor(problem), what);
       }
     }
@@ -197,12 +205,15 @@ TEST_F(DecodeAttention, LargeLogitsAreAccurate) {
 }
 
 TEST_F(DecodeAttention, HostileDataIsAccurate) {
-  const std::pair<Data, const char*> kinds[] = {
-      {Data::kAllEqualLogits, "equal logits"}, {Data::kRising, "rising"},
-      {Data::kDominatingCode, "dominating code"}, {Data::kDominatingRow, "dominating row"},
-      {Data::kHugeQuery, "huge query"}, {Data::kZeroScales, "zero scales"},
-      {Data::kSubnormalScales, "subnormal scales"}, {Data::kLargeOffsets, "large offsets"},
-      {Data::kOutlier, "outlier"}};
+  const std::pair<Data, const char*> kinds[] = {{Data::kAllEqualLogits, "equal logits"},
+                                                {Data::kRising, "rising"},
+                                                {Data::kDominatingCode, "dominating code"},
+                                                {Data::kDominatingRow, "dominating row"},
+                                                {Data::kHugeQuery, "huge query"},
+                                                {Data::kZeroScales, "zero scales"},
+                                                {Data::kSubnormalScales, "subnormal scales"},
+                                                {Data::kLargeOffsets, "large offsets"},
+                                                {Data::kOutlier, "outlier"}};
   for (const auto& [data, name] : kinds) {
     for (const int group : {4, 8}) {
       for (const int pages : {1, 17, 200}) {
@@ -218,7 +229,8 @@ TEST_F(DecodeAttention, HostileDataIsAccurate) {
         if (data == Data::kHugeQuery) bounds = {0.05, 0.05};
         // The huge row has logits of 16 nats and holds nearly all of the value.
         if (data == Data::kOutlier) bounds = {2e-3, 5e-3};
-        ExpectAccurate(problem, Options(problem), bounds, std::string(name) + " g " + std::to_string(group) + " pages " + std::to_string(pages));
+        ExpectAccurate(problem, Options(problem), bounds,
+                       std::string(name) + " g " + std::to_string(group) + " pages " + std::to_string(pages));
       }
     }
   }
@@ -243,7 +255,8 @@ TEST_F(DecodeAttention, AHundredRunsAreBitEqualAlsoWithAnOverlappedStart) {
         ASSERT_EQ(launch.Run(nullptr, 0, affine::DecodeKernelKind::kNormal, overlap), cudaSuccess);
       }
       const std::vector<float> again = launch.OutF32();
-      ASSERT_EQ(0, std::memcmp(first.data(), again.data(), first.size() * sizeof(float))) << "run " << run << " g " << group;
+      ASSERT_EQ(0, std::memcmp(first.data(), again.data(), first.size() * sizeof(float)))
+          << "run " << run << " g " << group;
     }
   }
 }

@@ -37,7 +37,8 @@ class Cutter {
       const SequenceExtent& extent = sequences_[sequence_];
       const int64_t left = share - taken;
       const int tiles_left = TilesOf(extent) - tile_, pages_left = extent.num_code_pages - page_;
-      // A window's tiles stay together: there are few, and every warp takes some. Long runs of BF16 rows are cut like pages.
+      // A window's tiles stay together: there are few, and every warp takes some. Long runs of BF16 rows are cut like
+      // pages.
       int tiles = tiles_left;
       if (tiles_left > kMostTilesTogether) {
         tiles = std::min<int>(tiles_left, std::max<int>(kLeastPages, static_cast<int>(left / bytes_.tile)));
@@ -49,7 +50,8 @@ class Cutter {
         tile_ += tiles;
         return taken + tiles * bytes_.tile;
       }
-      int pages = static_cast<int>(std::clamp<int64_t>((left - tiles * bytes_.tile + bytes_.page / 2) / bytes_.page, 0, pages_left));
+      int pages = static_cast<int>(
+          std::clamp<int64_t>((left - tiles * bytes_.tile + bytes_.page / 2) / bytes_.page, 0, pages_left));
       if (pages_left - pages < kLeastPages) pages = pages_left;
       if (pages < pages_left && pages < kLeastPages) pages = any ? 0 : std::min(pages_left, kLeastPages);
       const int64_t size = tiles * bytes_.tile + pages * bytes_.page;
@@ -84,7 +86,8 @@ class Cutter {
 void AssignSlots(std::vector<DecodeItem>& items) {
   for (size_t begin = 0; begin < items.size();) {
     size_t end = begin;
-    while (end < items.size() && items[end].sequence == items[begin].sequence && items[end].head == items[begin].head) ++end;
+    while (end < items.size() && items[end].sequence == items[begin].sequence && items[end].head == items[begin].head)
+      ++end;
     for (size_t i = begin; i < end; ++i) {
       items[i].slot = static_cast<int>(i);
       items[i].pair_first_slot = static_cast<int>(begin);
@@ -97,8 +100,8 @@ void AssignSlots(std::vector<DecodeItem>& items) {
 int Share(int count, int part, int parts) { return static_cast<int>(static_cast<int64_t>(count) * part / parts); }
 
 // Few pairs of equal length: each in the same number of equal splits, one CTA a split, no second item anywhere.
-void PlanWholeSplits(std::span<const SequenceExtent> sequences, int kv_heads, int splits, std::vector<DecodeItem>& items,
-                     std::vector<std::vector<int>>& items_of_cta) {
+void PlanWholeSplits(std::span<const SequenceExtent> sequences, int kv_heads, int splits,
+                     std::vector<DecodeItem>& items, std::vector<std::vector<int>>& items_of_cta) {
   int cta = 0;
   for (int sequence = 0; sequence < static_cast<int>(sequences.size()); ++sequence) {
     const SequenceExtent& extent = sequences[sequence];
@@ -109,8 +112,17 @@ void PlanWholeSplits(std::span<const SequenceExtent> sequences, int kv_heads, in
       for (int part = 0; part < parts; ++part) {
         const int page = Share(extent.num_code_pages, part, parts), tile = Share(tiles, part, parts);
         items_of_cta[cta + part].push_back(static_cast<int>(items.size()));
-        items.push_back({sequence, head, page, Share(extent.num_code_pages, part + 1, parts) - page, tile,
-                         Share(tiles, part + 1, parts) - tile, extent.num_rows, 0, 0, 0, {}});
+        items.push_back({sequence,
+                         head,
+                         page,
+                         Share(extent.num_code_pages, part + 1, parts) - page,
+                         tile,
+                         Share(tiles, part + 1, parts) - tile,
+                         extent.num_rows,
+                         0,
+                         0,
+                         0,
+                         {}});
       }
     }
   }
@@ -121,7 +133,8 @@ void PlanShares(std::span<const SequenceExtent> sequences, const DecodePlanOptio
                 std::vector<std::vector<int>>& items_of_cta) {
   const Bytes bytes = BytesOfUnits(options.head_dim);
   Cutter cutter(sequences, options.kv_heads, bytes, plan.items);
-  const int64_t tail = plan.bytes >= options.tail_from_bytes ? static_cast<int64_t>(plan.bytes * options.tail_share) : 0;
+  const int64_t tail =
+      plan.bytes >= options.tail_from_bytes ? static_cast<int64_t>(plan.bytes * options.tail_share) : 0;
   int64_t done = 0;
   for (int cta = 0; cta < options.num_ctas && !cutter.done(); ++cta) {
     const int64_t until = (plan.bytes - tail) * (cta + 1) / options.num_ctas;
@@ -130,7 +143,8 @@ void PlanShares(std::span<const SequenceExtent> sequences, const DecodePlanOptio
     for (size_t i = before; i < plan.items.size(); ++i) items_of_cta[cta].push_back(static_cast<int>(i));
   }
   plan.tail_first = static_cast<int>(plan.items.size());
-  const int64_t piece = std::max<int64_t>(kLeastTailPages * bytes.page, tail / (kMostTailItemsPerCta * options.num_ctas));
+  const int64_t piece =
+      std::max<int64_t>(kLeastTailPages * bytes.page, tail / (kMostTailItemsPerCta * options.num_ctas));
   while (!cutter.done()) cutter.Take(piece);
   plan.tail_end = static_cast<int>(plan.items.size());
 }
@@ -157,14 +171,16 @@ DecodePlan PlanDecode(std::span<const SequenceExtent> sequences, const DecodePla
   const int pairs = static_cast<int>(sequences.size()) * options.kv_heads;
   const int splits = pairs > 0 ? options.num_ctas / pairs : 0;
   // Whole splits leave num_ctas % pairs CTAs idle, which is worth it up to a tenth.
-  if (equal && splits >= 1 && plan.bytes < options.whole_splits_below_bytes && 10 * splits * pairs >= 9 * options.num_ctas) {
+  if (equal && splits >= 1 && plan.bytes < options.whole_splits_below_bytes &&
+      10 * splits * pairs >= 9 * options.num_ctas) {
     PlanWholeSplits(sequences, options.kv_heads, splits, plan.items, items_of_cta);
   } else {
     PlanShares(sequences, options, plan, items_of_cta);
   }
   AssignSlots(plan.items);
   plan.num_slots = static_cast<int>(plan.items.size());
-  // The list is in slot order; a CTA's items need not be neighbours in it, so each CTA gets its own run behind the list.
+  // The list is in slot order; a CTA's items need not be neighbours in it, so each CTA gets its own run behind the
+  // list.
   for (const std::vector<int>& own : items_of_cta) {
     DecodeStart start{};
     start.has_first = own.empty() ? 0 : 1;

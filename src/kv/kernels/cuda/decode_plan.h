@@ -1,5 +1,5 @@
-// Who does what in one decode attention launch (gpu.md 5.11): pure host arithmetic over lengths, no CUDA. The kernels only
-// follow the list. Same input, same plan; a slot belongs to an item, so results do not depend on who ran it.
+// Who does what in one decode attention launch (gpu.md 5.11): pure host arithmetic over lengths, no CUDA. The kernels
+// only follow the list. Same input, same plan; a slot belongs to an item, so results do not depend on who ran it.
 #pragma once
 
 #include <cstdint>

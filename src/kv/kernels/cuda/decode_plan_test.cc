@@ -23,7 +23,8 @@ DecodePlanOptions Options(int kv_heads, int num_ctas) {
 int64_t BytesOf(const DecodeItem& item) { return item.num_pages * int64_t{4608} + item.num_tiles * int64_t{8192}; }
 
 // Every unit of every pair is in exactly one item, every item is run once, slots are right.
-void ExpectComplete(const std::vector<SequenceExtent>& sequences, const DecodePlanOptions& options, const DecodePlan& plan) {
+void ExpectComplete(const std::vector<SequenceExtent>& sequences, const DecodePlanOptions& options,
+                    const DecodePlan& plan) {
   ASSERT_EQ(plan.starts.size(), static_cast<size_t>(options.num_ctas));
   std::map<int, int> runs;  // by slot
   for (const DecodeStart& start : plan.starts) {
@@ -69,7 +70,8 @@ void ExpectComplete(const std::vector<SequenceExtent>& sequences, const DecodePl
 }
 
 TEST(DecodePlan, TheTierRuleSplitsASequence) {
-  for (const auto& [tokens, pages, rows] : {std::tuple{0, 0, 0}, {1, 0, 1}, {384, 0, 384}, {385, 1, 321}, {448, 1, 384}, {102400, 1594, 384}}) {
+  for (const auto& [tokens, pages, rows] :
+       {std::tuple{0, 0, 0}, {1, 0, 1}, {384, 0, 384}, {385, 1, 321}, {448, 1, 384}, {102400, 1594, 384}}) {
     const SequenceExtent extent = ExtentOfSequence(tokens, 64, 256);
     EXPECT_EQ(extent.num_code_pages, pages) << tokens;
     EXPECT_EQ(extent.num_rows, rows) << tokens;
@@ -93,7 +95,8 @@ TEST(DecodePlan, RaggedBatchesAreComplete) {
     std::vector<SequenceExtent> sequences;
     const int batch = 1 + static_cast<int>(rng() % 70);
     const int longest = 1 << (rng() % 18);
-    for (int i = 0; i < batch; ++i) sequences.push_back(ExtentOfSequence(static_cast<int>(rng() % (longest + 1)), 64, 256));
+    for (int i = 0; i < batch; ++i)
+      sequences.push_back(ExtentOfSequence(static_cast<int>(rng() % (longest + 1)), 64, 256));
     DecodePlanOptions options = Options(1 + static_cast<int>(rng() % 8), 1 + static_cast<int>(rng() % 140));
     options.tail_from_bytes = rng() % 2 ? 0 : options.tail_from_bytes;
     ExpectComplete(sequences, options, PlanDecode(sequences, options));

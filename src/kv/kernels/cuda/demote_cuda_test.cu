@@ -11,7 +11,7 @@
 #include "src/kv/codec/affine/device_convert.h"
 #include "src/kv/codec/affine/device_layout.h"
 #include "src/kv/codec/affine/encoder.h"
-#include "src/kv/kernels/cuda/decode_fixture.cuh"
+#include "src/kv/kernels/cuda/decode_fixture.h"
 
 namespace oscar::kernels::cuda {
 namespace {
@@ -35,7 +35,8 @@ bool EncodePlain(std::vector<float> y, int clip_index, uint8_t* codes, uint16_t&
     for (float& value : y) value = std::min(std::max(value, -threshold), threshold);
   }
   affine::RowGrid grid;
-  if (!affine::MinMaxGrid(*std::min_element(y.begin(), y.end()), *std::max_element(y.begin(), y.end()), 3, grid)) return false;
+  if (!affine::MinMaxGrid(*std::min_element(y.begin(), y.end()), *std::max_element(y.begin(), y.end()), 3, grid))
+    return false;
   for (size_t i = 0; i < y.size(); ++i) {
     const float steps = (y[i] - grid.shift) * grid.reciprocal;
     codes[i] = grid.constant ? 0 : static_cast<uint8_t>(std::min(std::max(std::floor(steps + 0.5f), 0.0f), 3.0f));
@@ -49,14 +50,22 @@ bool EncodePlain(std::vector<float> y, int clip_index, uint8_t* codes, uint16_t&
 uint16_t RandomValue(std::mt19937_64& rng, int kind) {
   std::normal_distribution<float> normal;
   switch (kind) {
-    case 1: return base::Bf16FromF32(rng() % 20 == 0 ? 40.0f * normal(rng) : normal(rng));
-    case 2: return base::Bf16FromF32(1.25f);
-    case 3: return rng() % 2 ? 0x8000 : 0;
-    case 4: return static_cast<uint16_t>(rng() % 64 | (rng() % 2 << 15));  // bf16 subnormals
-    case 5: return base::Bf16FromF32(9000.0f * normal(rng));
-    case 6: return base::Bf16FromF32(static_cast<float>(static_cast<int>(rng() % 3)) - 1.0f);
-    case 7: return base::Bf16FromF32(100.0f + 1e-2f * normal(rng));
-    default: return base::Bf16FromF32(normal(rng));
+    case 1:
+      return base::Bf16FromF32(rng() % 20 == 0 ? 40.0f * normal(rng) : normal(rng));
+    case 2:
+      return base::Bf16FromF32(1.25f);
+    case 3:
+      return rng() % 2 ? 0x8000 : 0;
+    case 4:
+      return static_cast<uint16_t>(rng() % 64 | (rng() % 2 << 15));  // bf16 subnormals
+    case 5:
+      return base::Bf16FromF32(9000.0f * normal(rng));
+    case 6:
+      return base::Bf16FromF32(static_cast<float>(static_cast<int>(rng() % 3)) - 1.0f);
+    case 7:
+      return base::Bf16FromF32(100.0f + 1e-2f * normal(rng));
+    default:
+      return base::Bf16FromF32(normal(rng));
   }
 }
 
@@ -89,13 +98,19 @@ TEST_P(Demote, BytesEqualTheScalarRules) {
               for (int i = 0; i < d; ++i) {
                 const uint16_t bits = RandomValue(rng, kind);
                 y[i] = base::F32FromBf16(bits);
-                std::memcpy(block + (side == 0 ? layout::Bf16KeyOffset(d, token, i) : layout::Bf16ValueOffset(d, token, i)), &bits, 2);
+                std::memcpy(
+                    block + (side == 0 ? layout::Bf16KeyOffset(d, token, i) : layout::Bf16ValueOffset(d, token, i)),
+                    &bits, 2);
               }
-              ASSERT_TRUE(EncodePlain(y, clip[side], &sides[side].codes[static_cast<size_t>(token) * d], sides[side].scales[token], sides[side].offsets[token]));
+              ASSERT_TRUE(EncodePlain(y, clip[side], &sides[side].codes[static_cast<size_t>(token) * d],
+                                      sides[side].scales[token], sides[side].offsets[token]));
             }
           }
-          affine::DeviceBlockFromRows(d, {sides[0].codes, sides[0].scales, sides[0].offsets}, {sides[1].codes, sides[1].scales, sides[1].offsets},
-                                      std::span(expected).subspan(((static_cast<size_t>(layer) * jobs + jobs - 1 - page) * heads + head) * code_block, code_block));
+          affine::DeviceBlockFromRows(
+              d, {sides[0].codes, sides[0].scales, sides[0].offsets},
+              {sides[1].codes, sides[1].scales, sides[1].offsets},
+              std::span(expected).subspan(
+                  ((static_cast<size_t>(layer) * jobs + jobs - 1 - page) * heads + head) * code_block, code_block));
         }
       }
     }
@@ -106,13 +121,21 @@ TEST_P(Demote, BytesEqualTheScalarRules) {
     DeviceBuffer<DemoteJob> job_list(list);
     DeviceBuffer<DeviceStatus> status(1);
     status.Fill(0);
-    const DemotePagesParams params{row_pool.data(), code_pool.data(), static_cast<int64_t>(jobs * heads * row_block),
-                                   static_cast<int64_t>(jobs * heads * code_block), job_list.data(), status.data(), heads, clip[0], clip[1]};
+    const DemotePagesParams params{row_pool.data(),
+                                   code_pool.data(),
+                                   static_cast<int64_t>(jobs * heads * row_block),
+                                   static_cast<int64_t>(jobs * heads * code_block),
+                                   job_list.data(),
+                                   status.data(),
+                                   heads,
+                                   clip[0],
+                                   clip[1]};
     ASSERT_EQ(affine::LaunchDemote(d, params, jobs, layers, nullptr), cudaSuccess);
     const std::vector<uint8_t> actual = code_pool.Download();
     EXPECT_EQ(status.Download()[0].code, 0);
     for (size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_EQ(actual[i], expected[i]) << "d " << d << " clip " << clips << " block " << i / code_block << " byte " << i % code_block;
+      ASSERT_EQ(actual[i], expected[i]) << "d " << d << " clip " << clips << " block " << i / code_block << " byte "
+                                        << i % code_block;
     }
   }
 }
@@ -126,7 +149,10 @@ TEST_P(Demote, ARowThatIsNotFiniteOrOverflowsIsNamed) {
     DeviceBuffer<DemoteJob> jobs(std::vector<DemoteJob>{{0, 0}});
     DeviceBuffer<DeviceStatus> status(1);
     status.Fill(0);
-    ASSERT_EQ(affine::LaunchDemote(d, {row_pool.data(), code_pool.data(), 0, 0, jobs.data(), status.data(), heads, -1, -1}, 1, 1, nullptr), cudaSuccess);
+    ASSERT_EQ(
+        affine::LaunchDemote(d, {row_pool.data(), code_pool.data(), 0, 0, jobs.data(), status.data(), heads, -1, -1}, 1,
+                             1, nullptr),
+        cudaSuccess);
     const DeviceStatus seen = status.Download()[0];
     EXPECT_EQ(seen.code, 1);
     EXPECT_EQ(seen.head, 1);

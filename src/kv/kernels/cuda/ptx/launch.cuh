@@ -1,5 +1,5 @@
-// Programmatic dependent launch: overlap of a kernel's start with the end of its predecessor. No-ops before sm_90 and when
-// the kernel was launched without the attribute.
+// Programmatic dependent launch: overlap of a kernel's start with the end of its predecessor. No-ops before sm_90 and
+// when the kernel was launched without the attribute.
 #pragma once
 
 namespace oscar::kernels::cuda::ptx {

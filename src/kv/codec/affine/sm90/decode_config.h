@@ -1,4 +1,5 @@
-// Resources of the Hopper decode attention kernel: constants, shared-memory plan, checks. The loop is decode_attention.cuh.
+// Resources of the Hopper decode attention kernel: constants, shared-memory plan, checks. The loop is
+// decode_attention.cuh.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +7,11 @@
 #include "src/kv/codec/affine/device_layout.h"
 #include "src/kv/kernels/cuda/decode_params.h"
 
-namespace oscar::kernels::cuda::sm90 {
+namespace oscar::affine::sm90 {
+
+using kernels::cuda::DecodeItem;
+using kernels::cuda::DecodeParams;
+using kernels::cuda::DecodeStart;
 
 // kLoadOnly and kComputeOnly are for `oscar bench attend`: they tell which limit holds. Their results mean nothing.
 enum class DecodeVariant { kNormal, kLoadOnly, kComputeOnly };
@@ -19,33 +24,35 @@ struct ItemSource {
 
 template <int D, int kHeads>
 struct DecodeConfig {
-  static_assert(affine::device::IsHeadDim(D) && (kHeads == 4 || kHeads == 8));
+  static_assert(device::IsHeadDim(D) && (kHeads == 4 || kHeads == 8));
   static constexpr int kHeadDim = D;
-  static constexpr int kHeadTile = kHeads;                 // query heads of a KV head in one visit
-  static constexpr int kWarps = D <= 128 ? 16 : 8;         // d >= 192: 48..64 accumulators per lane
+  static constexpr int kHeadTile = kHeads;          // query heads of a KV head in one visit
+  static constexpr int kWarps = D <= 128 ? 16 : 8;  // d >= 192: 48..64 accumulators per lane
   static constexpr int kThreads = 32 * kWarps;
-  static constexpr int kStages = D == 64 ? 4 : D == 192 ? 3 : 2;  // of one warp's ring; 2 x 4,608 B x 16 = 144 KB at d = 128
-  static constexpr int kStageBytes = affine::device::BlockBytes(D);
-  static_assert(affine::device::Bf16TileBytes(D) <= kStageBytes);
+  // Of one warp's ring; 2 x 4,608 B x 16 = 144 KB at d = 128.
+  static constexpr int kStages = D == 64 ? 4 : (D == 192 ? 3 : 2);
+  static constexpr int kStageBytes = device::BlockBytes(D);
+  static_assert(device::Bf16TileBytes(D) <= kStageBytes);
   static_assert(kStageBytes % 128 == 0);
 
   struct Shared {
     alignas(128) uint8_t ring[kWarps][kStages][kStageBytes];
-    alignas(16) float merge[kWarps][kHeadTile][D];  // head rows rotated by 8 (head / heads per lane) words: no bank conflicts
+    // Head rows rotated by 8 (head / heads per lane) words: no bank conflicts.
+    alignas(16) float merge[kWarps][kHeadTile][D];
     alignas(16) float stats[kWarps][kHeadTile][4];  // m, l, INT2 part of l, unused
     float row_stats[kWarps][kHeadTile][2];          // m, l after the BF16 tiles; only where values have a mean
     // Of the current and the next item. Rows padded so that the 8 rows of an operand load use different banks.
     alignas(16) uint16_t query[2][kHeadTile][D + 8];  // bf16
     uint32_t query_high[kHeadTile][D / 4 + 4];        // int8, four dimensions a word
     uint32_t query_low[kHeadTile][D / 4 + 4];
-    float query_scale[4], query_sum[kHeadTile];       // kappa / S of a lane's heads, kappa * Sum(q')
+    float query_scale[4], query_sum[kHeadTile];  // kappa / S of a lane's heads, kappa * Sum(q')
     float beta[2][kHeadTile];
     alignas(16) DecodeItem items[2];
     int32_t is_valid[2];
-    uint32_t ids[kWarps][2][64];  // by item: page ids of the warp's units, two batches of 32
-    alignas(16) DecodeItem staged;      // the item after the next, and whether there is one
+    uint32_t ids[kWarps][2][64];    // by item: page ids of the warp's units, two batches of 32
+    alignas(16) DecodeItem staged;  // the item after the next, and whether there is one
     int32_t is_staged_valid;
-    DecodeItem done;        // the item before, and whether it completed its pair
+    DecodeItem done;  // the item before, and whether it completed its pair
     int32_t is_pair_done;
     ItemSource source;
     alignas(8) uint64_t barriers[kWarps][kStages];
@@ -53,4 +60,4 @@ struct DecodeConfig {
   static_assert(sizeof(Shared) <= 232'448);
 };
 
-}  // namespace oscar::kernels::cuda::sm90
+}  // namespace oscar::affine::sm90

@@ -1,5 +1,5 @@
-// Demotion of BF16 pages to 2-bit pages, fused: one CTA per (page, KV head, layer) reads the 128 rows of K and V once and writes
-// one block (gpu.md 7.2). The encoder is codec/affine/encode.cuh, the byte order codec/affine/pack.cuh.
+// Demotion of BF16 pages to 2-bit pages, fused: one CTA per (page, KV head, layer) reads the 128 rows of K and V once
+// and writes one block (gpu.md 7.2). The encoder is encode.cuh, the byte order pack.cuh.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,17 @@
 #include "src/kv/codec/affine/pack.cuh"
 #include "src/kv/kernels/cuda/demote_params.h"
 
-namespace oscar::kernels::cuda {
+namespace oscar::affine {
+
+using kernels::cuda::DemoteJob;
+using kernels::cuda::DemotePagesParams;
+using kernels::cuda::DeviceStatus;
 
 inline constexpr int kDemoteThreads = 256;
 
 // Notes the first error.
-__device__ __forceinline__ void ReportDemotion(DeviceStatus* status, int layer, int head, int job, int token, int side) {
+__device__ __forceinline__ void ReportDemotion(DeviceStatus* status, int layer, int head, int job, int token,
+                                               int side) {
   if (atomicCAS(&status->code, 0, 1) != 0) return;
   status->layer = layer;
   status->head = head;
@@ -25,10 +30,10 @@ __device__ __forceinline__ void ReportDemotion(DeviceStatus* status, int layer, 
 
 template <int D>
 __global__ void __launch_bounds__(kDemoteThreads) DemotePagesKernel(const __grid_constant__ DemotePagesParams params) {
-  namespace layout = affine::device;
-  constexpr int kPieces = D / 64;            // 16-byte pieces of a lane
+  namespace layout = device;
+  constexpr int kPieces = D / 64;  // 16-byte pieces of a lane
   constexpr int kRowsAtOnce = kDemoteThreads / layout::kRowLanes;
-  constexpr int kCodeStride = D + 16;        // bytes of a row of value codes; spread over the banks
+  constexpr int kCodeStride = D + 16;  // bytes of a row of value codes; spread over the banks
   __shared__ alignas(16) uint8_t block[layout::BlockBytes(D)];
   __shared__ alignas(16) uint8_t value_codes[layout::kTokens * kCodeStride];
   const int job = blockIdx.x, head = blockIdx.y, layer = blockIdx.z;
@@ -51,7 +56,8 @@ __global__ void __launch_bounds__(kDemoteThreads) DemotePagesKernel(const __grid
       values[4 * n + 3] = v.w;
     }
     layout::DeviceGrid grid;
-    const bool fits = layout::MinMaxGridOfRow(values, side == 0 ? params.key_clip_index : params.value_clip_index, 3, grid);
+    const bool fits =
+        layout::MinMaxGridOfRow(values, side == 0 ? params.key_clip_index : params.value_clip_index, 3, grid);
     if (!fits && lane_in_row == 0) ReportDemotion(params.status, layer, head, job, token, side);
     uint32_t codes[kPieces][2];
 #pragma unroll
@@ -66,7 +72,8 @@ __global__ void __launch_bounds__(kDemoteThreads) DemotePagesKernel(const __grid
     } else {
 #pragma unroll
       for (int n = 0; n < kPieces; ++n) {
-        *reinterpret_cast<uint2*>(value_codes + token * kCodeStride + 8 * (lane_in_row + 8 * n)) = make_uint2(codes[n][0], codes[n][1]);
+        *reinterpret_cast<uint2*>(value_codes + token * kCodeStride + 8 * (lane_in_row + 8 * n)) =
+            make_uint2(codes[n][0], codes[n][1]);
       }
     }
     if (lane_in_row == 0) {
@@ -86,4 +93,4 @@ __global__ void __launch_bounds__(kDemoteThreads) DemotePagesKernel(const __grid
   }
 }
 
-}  // namespace oscar::kernels::cuda
+}  // namespace oscar::affine

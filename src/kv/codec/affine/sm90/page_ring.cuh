@@ -1,24 +1,28 @@
-// One warp's ring of stages and the copies that keep it full, across item boundaries (gpu.md 5.3). A stage holds an INT2 page
-// block, or the 16 K rows or 16 V rows of a BF16 tile. Also here: which units of an item belong to which warp.
+// One warp's ring of stages and the copies that keep it full, across item boundaries (gpu.md 5.3). A stage holds an
+// INT2 page block, or the 16 K rows or 16 V rows of a BF16 tile. Also here: which units of an item belong to which
+// warp.
 #pragma once
 
 #include <cstdint>
 
 #include "src/kv/codec/affine/device_layout.h"
+#include "src/kv/codec/affine/sm90/decode_config.h"
 #include "src/kv/kernels/cuda/ptx/async_copy.cuh"
 #include "src/kv/kernels/cuda/ptx/barrier.cuh"
-#include "src/kv/kernels/cuda/sm90/decode_config.h"
 
-namespace oscar::kernels::cuda::sm90 {
+namespace oscar::affine::sm90 {
 
-// The share of a warp: tiles warp, warp + W, ... of the item, then pages. A tile weighs two pages, so the warps without a tile
-// in the last round of tiles take two pages more: pages 0 .. 2 (W - rest) - 1 go to warps rest .. W - 1, two each.
+namespace ptx = kernels::cuda::ptx;
+
+// The share of a warp: tiles warp, warp + W, ... of the item, then pages. A tile weighs two pages, so the warps without
+// a tile in the last round of tiles take two pages more: pages 0 .. 2 (W - rest) - 1 go to warps rest .. W - 1, two
+// each.
 template <int kWarps>
 struct WarpShare {
   int num_tiles, num_pages;
-  int early_pages;             // of those two, how many
+  int early_pages;              // of those two, how many
   int early_first, early_step;  // page index of the first of them, distance of the second
-  int late_first;              // page index of the first later page; the others are W apart
+  int late_first;               // page index of the first later page; the others are W apart
 
   __device__ __forceinline__ WarpShare(const DecodeItem& item, int warp) {
     const int rest = item.num_tiles % kWarps;
@@ -36,7 +40,8 @@ struct WarpShare {
   }
 };
 
-// The units of a warp in an item are its tiles, then its pages; ids are asked for in batches of 32 units, one batch ahead.
+// The units of a warp in an item are its tiles, then its pages; ids are asked for in batches of 32 units, one batch
+// ahead.
 template <class Config, DecodeVariant kVariant>
 class PageRing {
  public:
@@ -53,22 +58,26 @@ class PageRing {
   }
 
   // Asks for the page ids of the warp's first units of the item, which is or will be shared.items[item_index].
-  __device__ __forceinline__ void RequestFirstIds(const DecodeParams& params, const DecodeItem& item, int item_index) const {
+  __device__ __forceinline__ void RequestFirstIds(const DecodeParams& params, const DecodeItem& item,
+                                                  int item_index) const {
     RequestIds(params, item, WarpShare<kWarps>(item, warp_), item_index, 0);
   }
 
-  // Turns to shared.items[item_index]. Preconditions: its first ids are requested, nothing of the last item is left to fetch.
+  // Turns to shared.items[item_index]. Preconditions: its first ids are requested, nothing of the last item is left to
+  // fetch.
   __device__ __forceinline__ void Enter(int item_index) {
     item_index_ = item_index;
     unit_ = fast_end_ = 0;
     in_tile_ = 0;
   }
   __device__ __forceinline__ int item_index() const { return item_index_; }
+  __device__ __forceinline__ int warp() const { return warp_; }
+  __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ bool HasFreeStage() const { return in_flight_ < kStages; }
 
   // Requests the next stage of the item that is being fetched; false when it has none left. Precondition: a free stage.
   __device__ __forceinline__ bool Fetch(const DecodeParams& params) {
-    namespace layout = affine::device;
+    namespace layout = device;
     if (unit_ == fast_end_) {
       const DecodeItem& item = shared_.items[item_index_];
       const WarpShare<kWarps> share(item, warp_);
@@ -76,7 +85,8 @@ class PageRing {
       if ((unit_ & 31) == 0 && in_tile_ == 0) TurnBatch(params, item, share);
       if (unit_ < share.num_tiles) {
         const uint8_t* source = params.row_pool + static_cast<uint64_t>(ReadId()) * layout::Bf16BlockBytes(kD) +
-                                ((item.first_tile + warp_ + unit_ * kWarps) & 3) * layout::Bf16TileBytes(kD) + in_tile_ * (128 * kD);
+                                ((item.first_tile + warp_ + unit_ * kWarps) & 3) * layout::Bf16TileBytes(kD) +
+                                in_tile_ * (128 * kD);
         ++in_flight_;
         Copy(source, layout::Bf16TileBytes(kD));
         unit_ += in_tile_;
@@ -90,8 +100,8 @@ class PageRing {
     FetchPage(params);
     return true;
   }
-  // Fast form for the loop over pages: frees the oldest stage, and when page ids are ready, requests the next page into it at
-  // once. Returns whether it did; if not, the caller goes on with Fetch.
+  // Fast form for the loop over pages: frees the oldest stage, and when page ids are ready, requests the next page into
+  // it at once. Returns whether it did; if not, the caller goes on with Fetch.
   __device__ __forceinline__ bool Recycle(const DecodeParams& params) {
     __syncwarp();
     ++consumed_;
@@ -135,13 +145,15 @@ class PageRing {
     ptx::BulkCopy(Stage(stage), source, bytes, Barrier(stage), ptx::kEvictFirst);
   }
   __device__ __forceinline__ void FetchPage(const DecodeParams& params) {
-    constexpr uint32_t kBytes = affine::device::BlockBytes(kD);
+    constexpr uint32_t kBytes = device::BlockBytes(kD);
     Copy(params.code_pool + static_cast<uint64_t>(ReadId()) * kBytes, kBytes);
     ++unit_;
   }
 
-  // The batch that begins at unit_ becomes readable, as block indices (page id * heads + head); the next one is asked for.
-  __device__ __forceinline__ void TurnBatch(const DecodeParams& params, const DecodeItem& item, const WarpShare<kWarps>& share) {
+  // The batch that begins at unit_ becomes readable, as block indices (page id * heads + head); the next one is asked
+  // for.
+  __device__ __forceinline__ void TurnBatch(const DecodeParams& params, const DecodeItem& item,
+                                            const WarpShare<kWarps>& share) {
     ptx::CopyAsyncWaitAll();
     uint32_t& id = shared_.ids[warp_][item_index_][(unit_ & 32) + lane_];
     id = id * params.kv_heads + item.head;
@@ -149,13 +161,14 @@ class PageRing {
     RequestIds(params, item, share, item_index_, unit_ + 32);
   }
   // A BF16 page has 4 tiles.
-  __device__ __forceinline__ void RequestIds(const DecodeParams& params, const DecodeItem& item, const WarpShare<kWarps>& share,
-                                             int item_index, int first) const {
+  __device__ __forceinline__ void RequestIds(const DecodeParams& params, const DecodeItem& item,
+                                             const WarpShare<kWarps>& share, int item_index, int first) const {
     const int n = first + lane_;
     if (n >= share.num_tiles + share.num_pages) return;
-    const int32_t* entry = n < share.num_tiles
-                               ? params.row_table + item.sequence * params.row_table_stride + ((item.first_tile + warp_ + n * kWarps) >> 2)
-                               : params.code_table + item.sequence * params.code_table_stride + item.first_page + share.Page(n - share.num_tiles);
+    const int32_t* entry = n < share.num_tiles ? params.row_table + item.sequence * params.row_table_stride +
+                                                     ((item.first_tile + warp_ + n * kWarps) >> 2)
+                                               : params.code_table + item.sequence * params.code_table_stride +
+                                                     item.first_page + share.Page(n - share.num_tiles);
     ptx::CopyAsync4(ptx::SharedAddress(&shared_.ids[warp_][item_index][n & 63]), entry, true);
   }
 
@@ -169,4 +182,4 @@ class PageRing {
   int in_tile_ = 0;              // 1: the K rows of tile unit_ are requested, its V rows not
 };
 
-}  // namespace oscar::kernels::cuda::sm90
+}  // namespace oscar::affine::sm90

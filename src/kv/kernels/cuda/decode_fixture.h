@@ -1,13 +1,14 @@
-// Random decode attention problems on the device, their float64 judge, and the buffers of a launch: for tests and benches.
+// Random decode attention problems on the device, their float64 judge, and the buffers of a launch: for tests and
+// benches.
 #pragma once
 
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
@@ -24,13 +25,13 @@
 
 namespace oscar::kernels::cuda::fixture {
 
-#define OSCAR_FIXTURE_CHECK(call)                                                                        \
-  do {                                                                                                   \
-    const cudaError_t status = (call);                                                                   \
-    if (status != cudaSuccess) {                                                                         \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status));    \
-      std::exit(3);                                                                                      \
-    }                                                                                                    \
+#define OSCAR_FIXTURE_CHECK(call)                                                                     \
+  do {                                                                                                \
+    const cudaError_t status = (call);                                                                \
+    if (status != cudaSuccess) {                                                                      \
+      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status)); \
+      std::exit(3);                                                                                   \
+    }                                                                                                 \
   } while (false)
 
 template <class T>
@@ -41,7 +42,8 @@ class DeviceBuffer {
     OSCAR_FIXTURE_CHECK(cudaMalloc(&data_, std::max<size_t>(size, 1) * sizeof(T)));
   }
   explicit DeviceBuffer(const std::vector<T>& host) : DeviceBuffer(host.size()) { Upload(host); }
-  DeviceBuffer(DeviceBuffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
@@ -68,15 +70,15 @@ class DeviceBuffer {
 // What stands in keys, values and queries.
 enum class Data {
   kNormal,
-  kAllEqualLogits,     // q = 0
-  kRising,             // every page has larger logits than the one before
-  kDominatingCode,     // one INT2 token holds nearly all mass
-  kDominatingRow,      // one BF16 row does
-  kHugeQuery,          // |q| about 3e4
-  kZeroScales,         // constant rows
+  kAllEqualLogits,  // q = 0
+  kRising,          // every page has larger logits than the one before
+  kDominatingCode,  // one INT2 token holds nearly all mass
+  kDominatingRow,   // one BF16 row does
+  kHugeQuery,       // |q| about 3e4
+  kZeroScales,      // constant rows
   kSubnormalScales,
-  kLargeOffsets,       // 700 and -300: sums do not cancel
-  kOutlier,            // one huge scale
+  kLargeOffsets,  // 700 and -300: sums do not cancel
+  kOutlier,       // one huge scale
 };
 
 struct Problem {
@@ -103,13 +105,26 @@ __host__ __device__ inline float Normal(uint64_t x) {                           
   return sum;
 }
 
+// Pages to fill: the pool, page ids [sequence][stride], and how many pages or rows each sequence has.
+struct PagesToFill {
+  uint8_t* pool;
+  const int32_t* table;
+  int stride;
+  const int32_t* counts;
+  int kv_heads, head_dim;
+
+  __device__ size_t Block(int sequence, int page, int head) const {
+    return static_cast<size_t>(table[static_cast<size_t>(sequence) * stride + page]) * kv_heads + head;
+  }
+};
+
 // One CTA per (page position of a sequence, head): writes the block of its page id.
-static __global__ void FillCodePages(uint8_t* pool, const int32_t* table, int stride, const int32_t* num_pages, int kv_heads, int d,
-                                     Data data, uint64_t seed) {
+static __global__ void FillCodePages(PagesToFill pages, Data data, uint64_t seed) {
   namespace layout = affine::device;
   const int page = blockIdx.x, head = blockIdx.y, sequence = blockIdx.z;
-  if (page >= num_pages[sequence]) return;
-  uint8_t* block = pool + (static_cast<size_t>(table[static_cast<size_t>(sequence) * stride + page]) * kv_heads + head) * layout::BlockBytes(d);
+  const int d = pages.head_dim, num_pages = pages.counts[sequence];
+  if (page >= num_pages) return;
+  uint8_t* block = pages.pool + pages.Block(sequence, page, head) * layout::BlockBytes(d);
   const uint64_t key = Mix(seed) + ((static_cast<uint64_t>(sequence) * 4096 + page) * 64 + head) * 16384;
   for (int i = threadIdx.x; i < 8 * d; i += blockDim.x) {
     reinterpret_cast<uint32_t*>(block)[i] = static_cast<uint32_t>(Mix(key + i));
@@ -120,7 +135,7 @@ static __global__ void FillCodePages(uint8_t* pool, const int32_t* table, int st
     float scale = 0.55f + 0.7f * Uniform(key + 9000 + i);  // standard deviation of a row about 1
     float offset = -1.5f * scale + 0.1f * (Uniform(key + 9500 + i) - 0.5f);
     if (data == Data::kRising && is_key) offset += 0.6f * page;
-    if (data == Data::kDominatingCode && is_key && page == num_pages[sequence] / 2 && token == 37) offset += 6.0f;
+    if (data == Data::kDominatingCode && is_key && page == num_pages / 2 && token == 37) offset += 6.0f;
     if (data == Data::kZeroScales) scale = 0.0f;
     if (data == Data::kSubnormalScales) scale = 3e-6f;
     if (data == Data::kLargeOffsets) offset = (token & 1) ? 700.0f : -300.0f;
@@ -134,28 +149,28 @@ static __global__ void FillCodePages(uint8_t* pool, const int32_t* table, int st
   }
 }
 
-static __global__ void FillRowPages(uint8_t* pool, const int32_t* table, int stride, const int32_t* num_rows, int kv_heads, int d,
-                                    Data data, uint64_t seed) {
+static __global__ void FillRowPages(PagesToFill pages, Data data, uint64_t seed) {
   namespace layout = affine::device;
   const int page = blockIdx.x, head = blockIdx.y, sequence = blockIdx.z;
-  const int rows = num_rows[sequence] - page * layout::kTokens;
+  const int d = pages.head_dim, num_rows = pages.counts[sequence], rows = num_rows - page * layout::kTokens;
   if (rows <= 0) return;
-  uint8_t* block = pool + (static_cast<size_t>(table[static_cast<size_t>(sequence) * stride + page]) * kv_heads + head) * layout::Bf16BlockBytes(d);
+  uint8_t* block = pages.pool + pages.Block(sequence, page, head) * layout::Bf16BlockBytes(d);
   const uint64_t key = Mix(seed + 77) + ((static_cast<uint64_t>(sequence) * 4096 + page) * 64 + head) * 65536;
   for (int i = threadIdx.x; i < 2 * layout::kTokens * d; i += blockDim.x) {
     const int token = i / d % layout::kTokens, dim = i % d;
     if (token >= rows) continue;  // stays poisoned
     const bool is_key = i < layout::kTokens * d;
     float value = Normal(key + i);
-    if (data == Data::kDominatingRow && is_key && page == 0 && token == min(21, num_rows[sequence] - 1)) value += 6.0f;
+    if (data == Data::kDominatingRow && is_key && page == 0 && token == min(21, num_rows - 1)) value += 6.0f;
     const int place = is_key ? layout::Bf16KeyOffset(d, token, dim) : layout::Bf16ValueOffset(d, token, dim);
     *reinterpret_cast<uint16_t*>(block + place) = static_cast<uint16_t>((__float_as_uint(value) + 0x8000u) >> 16);
   }
 }
 
-// The judge: float64 softmax attention of one query head on the decoded elements; with `magnitude` of |values|, the size
-// against which cancellation is judged. One CTA per (query head, sequence).
-static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pages, const int32_t* num_rows, int d, bool magnitude, double* out) {
+// The judge: float64 softmax attention of one query head on the decoded elements; with `magnitude` of |values|, the
+// size against which cancellation is judged. One CTA per (query head, sequence).
+static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pages, const int32_t* num_rows, int d,
+                                      bool magnitude, double* out) {
   namespace layout = affine::device;
   const int query_head = blockIdx.x, sequence = blockIdx.y, head = query_head / params.group;
   const int code_tokens = num_pages[sequence] * layout::kTokens, rows = num_rows[sequence];
@@ -169,17 +184,28 @@ static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pa
   auto element = [&](int index, int dim, bool is_key) -> double {
     if (index < code_tokens) {
       const int token = index % layout::kTokens;
-      const uint8_t* block = params.code_pool +
-          (static_cast<size_t>(params.code_table[static_cast<size_t>(sequence) * params.code_table_stride + index / layout::kTokens]) * params.kv_heads + head) * layout::BlockBytes(d);
-      const layout::CodePlace place = is_key ? layout::KeyCodePlace(d, token, dim) : layout::ValueCodePlace(d, token, dim);
+      const uint8_t* block =
+          params.code_pool +
+          (static_cast<size_t>(
+               params.code_table[static_cast<size_t>(sequence) * params.code_table_stride + index / layout::kTokens]) *
+               params.kv_heads +
+           head) *
+              layout::BlockBytes(d);
+      const layout::CodePlace place =
+          is_key ? layout::KeyCodePlace(d, token, dim) : layout::ValueCodePlace(d, token, dim);
       const int pair = is_key ? layout::KeyPairOffset(d, token) : layout::ValuePairOffset(d, token);
       const double scale = __half2float(*reinterpret_cast<const __half*>(block + pair));
       const double offset = __half2float(*reinterpret_cast<const __half*>(block + pair + 2));
       return offset + scale * ((block[place.byte] >> place.shift) & 3);
     }
     const int row = index - code_tokens, token = row % layout::kTokens;
-    const uint8_t* block = params.row_pool +
-        (static_cast<size_t>(params.row_table[static_cast<size_t>(sequence) * params.row_table_stride + row / layout::kTokens]) * params.kv_heads + head) * layout::Bf16BlockBytes(d);
+    const uint8_t* block =
+        params.row_pool +
+        (static_cast<size_t>(
+             params.row_table[static_cast<size_t>(sequence) * params.row_table_stride + row / layout::kTokens]) *
+             params.kv_heads +
+         head) *
+            layout::Bf16BlockBytes(d);
     const int place = is_key ? layout::Bf16KeyOffset(d, token, dim) : layout::Bf16ValueOffset(d, token, dim);
     return __uint_as_float(static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(block + place)) << 16);
   };
@@ -218,8 +244,9 @@ static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pa
   }
 }
 
-// A problem on the device with everything that a launch needs. Page ids are shuffled over a pool with foreign pages between,
-// which are poisoned, as is every byte that the problem does not own. Several sets of pages for cold-cache rotation.
+// A problem on the device with everything that a launch needs. Page ids are shuffled over a pool with foreign pages
+// between, which are poisoned, as is every byte that the problem does not own. Several sets of pages for cold-cache
+// rotation.
 class Launch {
  public:
   Launch(const Problem& problem, const DecodePlanOptions& plan_options, int num_sets = 1, bool poison = true)
@@ -237,8 +264,10 @@ class Launch {
       row_pages += (s.num_rows + 63) / 64;
     }
     std::mt19937_64 rng(problem.seed);
-    code_pool_ = DeviceBuffer<uint8_t>((static_cast<size_t>(pages) * num_sets + kForeignPages) * problem.kv_heads * layout::BlockBytes(d));
-    row_pool_ = DeviceBuffer<uint8_t>((static_cast<size_t>(row_pages) * num_sets + kForeignPages) * problem.kv_heads * layout::Bf16BlockBytes(d));
+    code_pool_ = DeviceBuffer<uint8_t>((static_cast<size_t>(pages) * num_sets + kForeignPages) * problem.kv_heads *
+                                       layout::BlockBytes(d));
+    row_pool_ = DeviceBuffer<uint8_t>((static_cast<size_t>(row_pages) * num_sets + kForeignPages) * problem.kv_heads *
+                                      layout::Bf16BlockBytes(d));
     if (poison) {
       code_pool_.Fill(0xFF);
       row_pool_.Fill(0xFF);
@@ -250,10 +279,13 @@ class Launch {
     num_pages_ = DeviceBuffer<int32_t>(num_pages);
     num_rows_ = DeviceBuffer<int32_t>(num_rows);
     for (int set = 0; set < num_sets; ++set) {
-      FillCodePages<<<dim3(most_pages, problem.kv_heads, batch), 128>>>(code_pool_.data(), code_tables_[set].data(), most_pages,
-                                                                        num_pages_.data(), problem.kv_heads, d, problem.data, problem.seed + set);
-      FillRowPages<<<dim3(most_row_pages, problem.kv_heads, batch), 256>>>(row_pool_.data(), row_tables_[set].data(), most_row_pages,
-                                                                           num_rows_.data(), problem.kv_heads, d, problem.data, problem.seed + set);
+      const uint64_t seed = problem.seed + set;
+      FillCodePages<<<dim3(most_pages, problem.kv_heads, batch), 128>>>(
+          {code_pool_.data(), code_tables_[set].data(), most_pages, num_pages_.data(), problem.kv_heads, d},
+          problem.data, seed);
+      FillRowPages<<<dim3(most_row_pages, problem.kv_heads, batch), 256>>>(
+          {row_pool_.data(), row_tables_[set].data(), most_row_pages, num_rows_.data(), problem.kv_heads, d},
+          problem.data, seed);
     }
     OSCAR_FIXTURE_CHECK(cudaGetLastError());
     std::vector<uint16_t> query(static_cast<size_t>(batch) * problem.query_heads() * d);
@@ -261,12 +293,15 @@ class Launch {
     for (uint16_t& q : query) {
       float value = normal(rng);
       if (problem.data == Data::kAllEqualLogits) value = 0.0f;
-      if (problem.data == Data::kRising || problem.data == Data::kDominatingCode || problem.data == Data::kDominatingRow) value = std::fabs(value);
+      if (problem.data == Data::kRising || problem.data == Data::kDominatingCode ||
+          problem.data == Data::kDominatingRow)
+        value = std::fabs(value);
       if (problem.data == Data::kHugeQuery) value = value > 0 ? 3e4f : -3e4f;
       q = base::Bf16FromF32(value);
     }
     query_ = DeviceBuffer<uint16_t>(query);
-    std::vector<float> beta(static_cast<size_t>(batch) * problem.query_heads()), mean(static_cast<size_t>(problem.kv_heads) * d);
+    std::vector<float> beta(static_cast<size_t>(batch) * problem.query_heads()),
+        mean(static_cast<size_t>(problem.kv_heads) * d);
     for (float& b : beta) b = 2.0f * normal(rng);
     for (float& m : mean) m = normal(rng);
     beta_ = DeviceBuffer<float>(beta);
@@ -318,14 +353,16 @@ class Launch {
     p.kappa = problem_.softmax_scale() * 1.4426950408889634f;
     return p;
   }
-  cudaError_t Run(cudaStream_t stream = nullptr, int set = 0, affine::DecodeKernelKind kind = affine::DecodeKernelKind::kNormal,
-                  bool overlap = false, bool with_f32 = true) const {
+  cudaError_t Run(cudaStream_t stream = nullptr, int set = 0,
+                  affine::DecodeKernelKind kind = affine::DecodeKernelKind::kNormal, bool overlap = false,
+                  bool with_f32 = true) const {
     const auto* kernel = affine::FindDecodeKernel(problem_.head_dim, problem_.group, kind);
     return affine::LaunchDecode(*kernel, Params(set, with_f32), static_cast<int>(plan_.starts.size()), overlap, stream);
   }
   std::vector<double> Judge(bool magnitude = false, int set = 0) const {
     DeviceBuffer<double> expected(query_.size());
-    JudgeAttention<<<dim3(problem_.query_heads(), static_cast<int>(problem_.sequences.size())), 256>>>(Params(set), num_pages_.data(), num_rows_.data(), problem_.head_dim, magnitude, expected.data());
+    JudgeAttention<<<dim3(problem_.query_heads(), static_cast<int>(problem_.sequences.size())), 256>>>(
+        Params(set), num_pages_.data(), num_rows_.data(), problem_.head_dim, magnitude, expected.data());
     OSCAR_FIXTURE_CHECK(cudaGetLastError());
     return expected.Download();
   }
@@ -355,7 +392,8 @@ class Launch {
 
  private:
   static constexpr int kForeignPages = 3;
-  static std::vector<DeviceBuffer<int32_t>> Tables(const std::vector<int32_t>& counts, int stride, int num_sets, std::mt19937_64& rng) {
+  static std::vector<DeviceBuffer<int32_t>> Tables(const std::vector<int32_t>& counts, int stride, int num_sets,
+                                                   std::mt19937_64& rng) {
     const int total = std::accumulate(counts.begin(), counts.end(), 0);
     std::vector<int32_t> ids(static_cast<size_t>(total) * num_sets + kForeignPages);
     std::iota(ids.begin(), ids.end(), 0);
@@ -400,7 +438,9 @@ inline std::vector<double> PlainAttention(const Launch& launch) {
       std::vector<std::vector<double>> keys, values;
       const int pages = problem.sequences[sequence].num_code_pages;
       for (int page = 0; page < pages; ++page) {
-        const size_t block = (static_cast<size_t>(code_table[sequence * launch.code_stride() + page]) * problem.kv_heads + head) * layout::BlockBytes(d);
+        const size_t block =
+            (static_cast<size_t>(code_table[sequence * launch.code_stride() + page]) * problem.kv_heads + head) *
+            layout::BlockBytes(d);
         std::vector<uint8_t> side_codes[2];
         std::vector<uint16_t> scales[2], offsets[2];
         for (int side = 0; side < 2; ++side) {
@@ -408,13 +448,15 @@ inline std::vector<double> PlainAttention(const Launch& launch) {
           scales[side].resize(tokens);
           offsets[side].resize(tokens);
         }
-        affine::RowsFromDeviceBlock(d, std::span(codes).subspan(block, layout::BlockBytes(d)), {side_codes[0], scales[0], offsets[0]},
-                                           {side_codes[1], scales[1], offsets[1]});
+        affine::RowsFromDeviceBlock(d, std::span(codes).subspan(block, layout::BlockBytes(d)),
+                                    {side_codes[0], scales[0], offsets[0]}, {side_codes[1], scales[1], offsets[1]});
         for (int token = 0; token < tokens; ++token) {
           for (int side = 0; side < 2; ++side) {
             std::vector<double> row(d);
             for (int i = 0; i < d; ++i) {
-              row[i] = base::F32FromF16(offsets[side][token]) + static_cast<double>(base::F32FromF16(scales[side][token])) * side_codes[side][static_cast<size_t>(token) * d + i];
+              row[i] =
+                  base::F32FromF16(offsets[side][token]) + static_cast<double>(base::F32FromF16(scales[side][token])) *
+                                                               side_codes[side][static_cast<size_t>(token) * d + i];
               if (side == 1 && problem.has_mean) row[i] += mean[static_cast<size_t>(head) * d + i];
             }
             (side == 0 ? keys : values).push_back(row);
@@ -422,7 +464,9 @@ inline std::vector<double> PlainAttention(const Launch& launch) {
         }
       }
       for (int r = 0; r < problem.sequences[sequence].num_rows; ++r) {
-        const size_t block = (static_cast<size_t>(row_table[sequence * launch.row_stride() + r / tokens]) * problem.kv_heads + head) * layout::Bf16BlockBytes(d);
+        const size_t block =
+            (static_cast<size_t>(row_table[sequence * launch.row_stride() + r / tokens]) * problem.kv_heads + head) *
+            layout::Bf16BlockBytes(d);
         std::vector<double> key(d), value(d);
         for (int i = 0; i < d; ++i) {
           uint16_t bits;
@@ -440,7 +484,8 @@ inline std::vector<double> PlainAttention(const Launch& launch) {
         double top = -1e300, sum = 0;
         for (size_t token = 0; token < keys.size(); ++token) {
           double dot = 0;
-          for (int i = 0; i < d; ++i) dot += static_cast<double>(base::F32FromBf16(query[row * d + i])) * keys[token][i];
+          for (int i = 0; i < d; ++i)
+            dot += static_cast<double>(base::F32FromBf16(query[row * d + i])) * keys[token][i];
           dot *= launch.Params().kappa;
           if (problem.has_mean && token < static_cast<size_t>(pages) * tokens) dot += beta[row];
           logits.push_back(dot);
