@@ -12,6 +12,9 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "oscar/codec.h"
+#include "oscar/codec_profile.h"
+#include "oscar/kv_cache.h"
 #include "src/engine/models/model.h"
 #include "src/testing/exact_kv_cache.h"
 #include "tests/oracle/llamacpp_attention.h"
@@ -147,6 +150,20 @@ TEST_P(RealModelTest, LogitsOnTextAreThoseOfLlamaCpp) {
   const Divergence divergence = TextDivergence(*model_, *cache_, record_);
   std::printf("%s: KL per token %.3g, largest %.3g\n", GetParam(), divergence.mean, divergence.largest);
   EXPECT_LE(divergence.mean, BoundsFor(record_).kl);
+}
+
+// The cache of the product: BF16 rows instead of F16, our own attention.
+TEST_P(RealModelTest, LogitsOverThePagedCacheDifferByRoundingOnly) {
+  const KvShape shape = model_->config().kv;
+  const auto method = ParseKvMethod("bf16");
+  ASSERT_TRUE(method.ok()) << method.status().message();
+  auto profile = DataFreeProfile(method->name(), shape);
+  ASSERT_TRUE(profile.ok()) << profile.status().message();
+  auto paged = KvCache::Create(*method, std::move(profile).value(), {.shape = shape, .max_tokens = 1024}, model_->executor());
+  ASSERT_TRUE(paged.ok()) << paged.status().message();
+  const Divergence divergence = TextDivergence(*model_, **paged, record_);
+  std::printf("%s: paged bf16 cache: KL per token %.3g, largest %.3g\n", GetParam(), divergence.mean, divergence.largest);
+  EXPECT_LE(divergence.mean, kRounding.kl);
 }
 
 class TinyModelTest : public ::testing::TestWithParam<const char*> {};
