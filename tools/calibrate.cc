@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <map>
 #include <memory>
+#include <unistd.h>
 
 #include "oscar/version.h"
 #include "src/base/status_macros.h"
@@ -55,6 +56,15 @@ void AddChoice(CLI::App& app, const char* flag, const char* description, const s
       ->type_name("NAME");
 }
 
+// Known before minutes of work: whether a profile can be put there.
+Status CheckWritable(const std::filesystem::path& path) {
+  const std::filesystem::path folder = path.parent_path().empty() ? "." : path.parent_path();
+  if (std::filesystem::is_directory(path)) return {StatusCode::kInvalidArgument, path.string() + ": is a folder"};
+  if (!std::filesystem::is_directory(folder)) return {StatusCode::kNotFound, folder.string() + ": no such folder"};
+  if (access(folder.c_str(), W_OK) != 0) return {StatusCode::kIoError, folder.string() + ": cannot be written to"};
+  return {};
+}
+
 Status Calibrate(const CalibrateArguments& arguments) {
   engine::CalibrationRequest request;
   request.method = arguments.engine.kv;
@@ -69,12 +79,14 @@ Status Calibrate(const CalibrateArguments& arguments) {
                            engine::ReadTextSource(arguments.text, static_cast<uint64_t>(arguments.tokens) * engine::kBytesPerToken));
   }
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
-  CatchInterrupts();
-  request.control = ProgressControl("calibrate", arguments.quiet);
-  OSCAR_ASSIGN_OR_RETURN(const engine::CalibrationOutcome outcome, engine::Calibrate(*engine, request));
   const std::filesystem::path path = arguments.output.empty()
                                          ? engine::ModelCache::ProfilePath(engine->model_path(), request.method)
                                          : std::filesystem::path(arguments.output);
+  OSCAR_TRY(CheckWritable(path));
+  CatchInterrupts();
+  request.control = ProgressControl("calibrate", arguments.quiet);
+  OSCAR_ASSIGN_OR_RETURN(const engine::CalibrationOutcome outcome, engine::Calibrate(*engine, request));
+  if (Interrupted()) return {StatusCode::kCancelled, "interrupted"};
   OSCAR_TRY(outcome.profile.Save(path));
   if (!arguments.quiet) PrintReport(outcome, path.string());
   for (const std::string& warning : outcome.report.warnings) Warn("calibrate", warning);

@@ -62,7 +62,9 @@ void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params) {
   app.add_option("--presence-penalty", params.presence_penalty, "-2 to 2")->capture_default_str()->type_name("X");
   app.add_option("--frequency-penalty", params.frequency_penalty, "-2 to 2")->capture_default_str()->type_name("X");
   app.add_option("--penalty-tokens", params.penalty_tokens, "Last tokens the penalties look at; 0: all")->capture_default_str()->type_name("N");
-  app.add_option("--seed", params.seed, "Seed of the draws (default: from the system; printed)")->type_name("N");
+  app.add_option("--seed", params.seed, "Seed of the draws (default: from the system; printed)")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N");
 }
 
 MethodArgument ParseMethodArgument(const std::string& text) {

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 #include <memory>
+#include <optional>
 
 #include "src/base/status_macros.h"
 #include "src/engine/evaluate/kl_divergence.h"
@@ -21,7 +22,8 @@ struct EvalArguments {
   engine::EngineOptions engine;
   std::vector<std::string> methods{"int2:oscar"};
   std::string text;
-  int window = 0, score = 0, windows = 8;
+  std::optional<int> window, score;
+  int windows = 8;
   bool compare = false, json = false, quiet = false;
 };
 
@@ -79,7 +81,8 @@ void PrintText(const engine::ScoreReport& report) {
 Status Evaluate(const EvalArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
   const int trained = engine->model().config().max_context;
-  const int window = arguments.window > 0 ? arguments.window : std::min(engine::kDefaultEvalWindow, trained);
+  const int window = arguments.window.value_or(std::min(engine::kDefaultEvalWindow, trained));
+  if (window < 2) return {StatusCode::kInvalidArgument, fmt::format("--window {}: must be at least 2", window)};
   if (window > trained) {
     return {StatusCode::kInvalidArgument, fmt::format("--window {}: the model was trained for {} tokens", window, trained)};
   }
@@ -98,7 +101,7 @@ Status Evaluate(const EvalArguments& arguments) {
   const int64_t most = int64_t{64} << 20;
   OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, engine::TokenizeSource(engine->tokenizer(), source, most, window));
   OSCAR_ASSIGN_OR_RETURN(const engine::WindowPlan plan,
-                         engine::PlanWindows(tokens.size(), window, arguments.score > 0 ? arguments.score : window / 2, arguments.windows));
+                         engine::PlanWindows(tokens.size(), window, arguments.score.value_or(window / 2), arguments.windows));
   CatchInterrupts();
   OSCAR_ASSIGN_OR_RETURN(engine::ScoreReport report,
                          engine::ScoreMethods(*engine, setups, tokens, plan, arguments.compare, ProgressControl("eval", arguments.quiet)));

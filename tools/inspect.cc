@@ -132,9 +132,6 @@ Status InspectCache() {
 
 Status Inspect(const InspectArguments& arguments) {
   const bool has_model = !arguments.engine.model.empty();
-  if (!arguments.profile.empty() && has_model) {
-    return {StatusCode::kInvalidArgument, "give -m or --profile, not both"};
-  }
   if (!arguments.profile.empty()) return InspectProfile(arguments.profile);
   if (!has_model) return InspectCache();
   return arguments.engine.kv.empty() ? InspectModel(arguments.engine) : InspectLedger(arguments);
@@ -145,9 +142,10 @@ Status Inspect(const InspectArguments& arguments) {
 void AddInspectCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command = app.add_subcommand("inspect", "Show a model, a profile, what a cache costs, or the model cache (no option)");
-  command->add_option("-m,--model", arguments->engine.model, "Model: a .gguf file, or its name in the model cache")->type_name("FILE|NAME");
-  command->add_option("--profile", arguments->profile, "Show this profile")->type_name("FILE");
+  auto* model = command->add_option("-m,--model", arguments->engine.model, "Model: a .gguf file, or its name in the model cache")->type_name("FILE|NAME");
+  command->add_option("--profile", arguments->profile, "Show this profile")->excludes(model)->type_name("FILE");
   auto* kv = command->add_option("--kv", arguments->engine.kv, "With -m: bytes and bits per element of this method by length")
+                 ->needs(model)
                  ->type_name("METHOD");
   command->add_option("--tokens", arguments->lengths, "With --kv: lengths of the cache")
       ->capture_default_str()

@@ -1,7 +1,9 @@
 // The program `oscar`: parses the subcommand and calls it. Each subcommand is one file.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <exception>
+#include <fmt/format.h>
 #include <string>
 
 #include "oscar/version.h"
@@ -23,8 +25,19 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    // CLI11 returns 0 for --help and --version and prints them itself.
-    return app.exit(error) == 0 ? 0 : oscar::tools::kExitUsage;
+    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version: CLI11 prints them
+    // One line, like every other error.
+    std::string command;
+    for (const CLI::App* at = &app; !at->get_subcommands().empty();) {
+      at = at->get_subcommands().front();
+      command += (command.empty() ? "" : " ") + at->get_name();
+    }
+    std::string message = error.what();
+    if (command.empty() && argc > 1 && argv[1][0] != '-') message = "no subcommand '" + std::string(argv[1]) + "'";
+    std::replace(message.begin(), message.end(), '\n', ' ');
+    fmt::print(stderr, "oscar{}{}: error: {}; see oscar {}{}--help\n", command.empty() ? "" : " ", command, message, command,
+               command.empty() ? "" : " ");
+    return oscar::tools::kExitUsage;
   } catch (const std::exception& error) {
     return oscar::tools::Fail(app.get_subcommands().empty() ? "" : app.get_subcommands()[0]->get_name(),
                               {oscar::StatusCode::kInternal, error.what()});

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <fmt/format.h>
 #include <memory>
+#include <optional>
 
 #include "src/base/status_macros.h"
 #include "src/engine/report/quantity.h"
@@ -19,7 +20,8 @@ namespace {
 struct RunArguments {
   engine::EngineOptions engine;
   engine::SamplingParams sampling{.temperature = 0.7f, .top_p = 0.95f, .min_p = 0.05f};
-  std::string prompt, prompt_file, system;
+  std::optional<std::string> prompt;
+  std::string prompt_file, system;
   std::vector<std::string> stop;
   int max_tokens = 0;
   bool raw = false, quiet = false;
@@ -69,7 +71,9 @@ class RunSession {
     };
     OSCAR_ASSIGN_OR_RETURN(engine::GenerateResult result, conversation_.Generate(request));
     std::fputc('\n', stdout);
-    std::fflush(stdout);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+      return {StatusCode::kIoError, "the answer could not be written to standard output"};
+    }
     if (!arguments_.quiet) PrintStatistics(engine_, cache_, conversation_, result);
     return result;
   }
@@ -126,20 +130,47 @@ class RunSession {
   std::vector<engine::ChatMessage> messages_;
 };
 
+// No context holds more, and a longer text would only be refused after minutes in the tokenizer.
+constexpr uint64_t kMaxPromptBytes = uint64_t{16} << 20;
+
+Result<std::string> ReadPrompt(const RunArguments& arguments) {
+  if (!arguments.prompt_file.empty()) {
+    if (std::filesystem::is_directory(arguments.prompt_file)) {
+      return {StatusCode::kInvalidArgument, "--file " + arguments.prompt_file + ": is a folder"};
+    }
+    OSCAR_ASSIGN_OR_RETURN(engine::TextSource source, engine::ReadTextSource(arguments.prompt_file, kMaxPromptBytes));
+    if (source.text.size() >= kMaxPromptBytes - 4) {
+      return {StatusCode::kInvalidArgument, "--file " + arguments.prompt_file + ": longer than 16 MiB"};
+    }
+    return std::move(source.text);
+  }
+  std::string text = arguments.prompt ? *arguments.prompt : ReadAllStdin();
+  const char* const where = arguments.prompt ? "--prompt" : "standard input";
+  if (text.empty()) return {StatusCode::kInvalidArgument, fmt::format("no prompt: {} is empty", where)};
+  if (text.size() > kMaxPromptBytes) return {StatusCode::kInvalidArgument, fmt::format("{}: longer than 16 MiB", where)};
+  if (const size_t valid = engine::ValidUtf8Prefix(text); valid < text.size()) {
+    return {StatusCode::kInvalidArgument, fmt::format("{}: not UTF-8 text (byte {})", where, valid)};
+  }
+  return text;
+}
+
 Status Run(const RunArguments& arguments) {
   OSCAR_TRY(engine::ValidateSamplingParams(arguments.sampling));
-  if (arguments.max_tokens < 0) return {StatusCode::kInvalidArgument, "--max-tokens must be positive"};
+  if (arguments.max_tokens < 0) {
+    return {StatusCode::kInvalidArgument, fmt::format("--max-tokens {}: must be 0 (no limit) or positive", arguments.max_tokens)};
+  }
+  for (const std::string& stop : arguments.stop) {
+    if (stop.empty()) return {StatusCode::kInvalidArgument, "--stop: an empty text would end every answer at once"};
+  }
   if (arguments.raw && !arguments.system.empty()) {
     return {StatusCode::kInvalidArgument, "--system needs the chat template, --raw leaves it out: give one of them"};
   }
-  std::string text = arguments.prompt;
-  if (!arguments.prompt_file.empty()) {
-    OSCAR_ASSIGN_OR_RETURN(engine::TextSource source, engine::ReadTextSource(arguments.prompt_file, uint64_t{1} << 30));
-    text = std::move(source.text);
+  const bool given = arguments.prompt.has_value() || !arguments.prompt_file.empty();
+  const bool interactive = !given && StdinIsTerminal();
+  std::string text;
+  if (!interactive) {
+    OSCAR_ASSIGN_OR_RETURN(text, ReadPrompt(arguments));
   }
-  const bool interactive = text.empty() && StdinIsTerminal();
-  if (text.empty() && !interactive) text = ReadAllStdin();
-  if (text.empty() && !interactive) return {StatusCode::kInvalidArgument, "no prompt: give -p, -f, or text on standard input"};
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::Open(arguments.engine));
   if (engine->chat_template() == nullptr && !arguments.raw) {
     return {StatusCode::kFailedPrecondition, engine->model_path().string() + " has no chat template: use --raw"};

@@ -41,14 +41,16 @@ class CommandLine(ErrorCase):
 
     def test_usage_errors_exit_with_two(self):
         for args in ([], ["fly"], ["run"], ["run", "-m"], ["run", "-m", "x", "--no-such-option"], ["eval"], ["bench", "-m", "x", "--contexts", "a"]):
-            self.assertEqual(run(*args, stdin="").returncode, 2, args)
+            self.assert_one_line_error(run(*args, stdin=""), 2)
+        self.assert_one_line_error(run("fly"), 2, "fly")
 
     def test_a_missing_model_is_named(self):
         self.assert_one_line_error(run("run", "-m", "no-such-model", "-p", "x"), 1, "no-such-model")
 
     def test_bad_values_are_refused_before_the_model_is_opened(self):
         for args, part in ((["--sink", "65"], "--sink 65"), (["--recent", "-64"], "--recent -64"), (["-t", "-1"], "--threads -1"),
-                           (["-c", "-5"], "--ctx -5"), (["--temperature", "-1"], "temperature"), (["--top-p", "2"], "top_p")):
+                           (["-c", "-5"], "--ctx -5"), (["--temperature", "-1"], "temperature"), (["--top-p", "2"], "top_p"), (["-n", "-1"], "--max-tokens -1"),
+                           (["--stop", ""], "--stop"), (["--seed", "-1"], "--seed")):
             self.assert_one_line_error(run("run", "-m", "x", "-p", "hi", *args), 2, part)
 
 
@@ -128,7 +130,10 @@ class DefaultModel(ErrorCase):
         result = run("run", "-m", self.model, "--temperature", "0", "-n", "8", "-q", stdin="Say hello.")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertTrue(result.stdout.strip())
-        self.assert_one_line_error(run("run", "-m", self.model, stdin=""), 2, "no prompt")
+        self.assert_one_line_error(run("run", "-m", self.model, stdin=""), 2, "no prompt", "standard input")
+        self.assert_one_line_error(run("run", "-m", self.model, "-p", ""), 2, "no prompt", "--prompt")
+        self.assert_one_line_error(run("run", "-m", self.model, "-f", self.folder), 2, "--file", "folder")
+        self.assert_one_line_error(run("run", "-m", self.model, "-f", "/dev/zero"), 2, "/dev/zero", "not UTF-8")
 
     def test_eval_kl_ranks_the_methods_and_prints_the_same_as_json(self):
         text = self.folder / "text.txt"
@@ -145,6 +150,26 @@ class DefaultModel(ErrorCase):
         self.assertEqual(report["scored_tokens"], 2 * 512)
         for row in report["methods"]:
             self.assertGreater(row["perplexity"], 1)
+
+    def test_eval_refuses_windows_and_scores_that_are_not_positive(self):
+        for args, part in ((["--window", "0"], "--window 0"), (["--window", "-1"], "--window -1"), (["--score", "-5"], "--score -5")):
+            self.assert_one_line_error(run("eval", "ppl", "-m", self.model, "--kv", "bf16", *args), 2, part)
+
+    def test_calibrate_refuses_what_it_could_not_finish_before_it_begins(self):
+        self.assert_one_line_error(run("calibrate", "-m", self.model, "--tokens", "1"), 2, "--tokens 1")
+        self.assert_one_line_error(run("calibrate", "-m", self.model, "-o", self.folder), 2, str(self.folder))
+        self.assert_one_line_error(run("calibrate", "-m", self.model, "-o", "/nonexistent/p"), 1, "/nonexistent")
+
+    def test_an_answer_that_cannot_be_written_is_an_error(self):
+        with open("/dev/full", "w") as full:
+            result = subprocess.run([OSCAR, "run", "-m", self.model, "--kv", "bf16", "-p", "hi", "-n", "4"], stdout=full,
+                                    stderr=subprocess.PIPE, text=True, timeout=600)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("standard output", result.stderr)
+
+    def test_inspect_refuses_options_that_it_would_ignore(self):
+        self.assert_one_line_error(run("inspect", "--kv", "bf16"), 2, "--kv")
+        self.assert_one_line_error(run("inspect", "--profile", self.profile, "-m", self.model), 2, "--profile")
 
     def test_eval_refuses_a_text_that_is_too_short(self):
         text = self.folder / "short.txt"

@@ -78,6 +78,11 @@ Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& r
     return {StatusCode::kInvalidArgument, "--tokens and --window must be positive"};
   }
   const ModelConfig& config = engine.model().config();
+  const int64_t least = 8 * config.kv.head_dim;  // method.md 2.7
+  if (request.num_tokens < least) {
+    return {StatusCode::kInvalidArgument, "--tokens " + std::to_string(request.num_tokens) + ": at least " + std::to_string(least) +
+                                              " are needed for head_dim " + std::to_string(config.kv.head_dim)};
+  }
   if (request.window_tokens > config.max_context) {
     return {StatusCode::kInvalidArgument, "--window " + std::to_string(request.window_tokens) + ": the model was trained for " +
                                               std::to_string(config.max_context) + " tokens"};
@@ -85,7 +90,7 @@ Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& r
   OSCAR_TRY(CheckOscarFit(config.kv, request.fit));
   const auto start = std::chrono::steady_clock::now();
   OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                         TokenizeSource(engine.tokenizer(), request.text, request.num_tokens, 8 * config.kv.head_dim));
+                         TokenizeSource(engine.tokenizer(), request.text, request.num_tokens, least));
   OSCAR_ASSIGN_OR_RETURN(const KvSetup exact, engine.SetUpKv("bf16", {}));
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<KvCache> cache, engine.NewCache(exact, request.window_tokens));
   OscarFitOptions fit = request.fit;
@@ -99,6 +104,7 @@ Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& r
   FitReport report;
   OSCAR_ASSIGN_OR_RETURN(CodecProfile profile,
                          FitOscar(moments, fit, DescribeRun(engine, request, num_tokens), &report));
+  OSCAR_TRY(request.control.CheckCancelled());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return CalibrationOutcome{std::move(profile), std::move(report), num_tokens, seconds};
 }

@@ -20,9 +20,9 @@ Status CheckOptions(const EngineOptions& options) {
   if (options.recent < 0 || options.recent % kPageTokens != 0) {
     return invalid("--recent " + std::to_string(options.recent) + ": must be 0 or a multiple of 64");
   }
-  if (options.context < 0) return invalid("--ctx " + std::to_string(options.context) + ": must be positive");
+  if (options.context < 0) return invalid("--ctx " + std::to_string(options.context) + ": must be 0 (the default) or positive");
   if (options.threads < 0 || options.threads > 1024) {
-    return invalid("--threads " + std::to_string(options.threads) + ": must be between 1 and 1024");
+    return invalid("--threads " + std::to_string(options.threads) + ": must be 0 (the default) or between 1 and 1024");
   }
   return {};
 }

@@ -16,11 +16,15 @@ namespace fs = std::filesystem;
 Result<std::string> ReadBytes(const fs::path& path, uint64_t max_bytes) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return {StatusCode::kIoError, path.string() + ": " + std::strerror(errno)};
-  std::error_code error;
-  const uint64_t size = fs::file_size(path, error);
-  std::string bytes(error ? 0 : std::min<uint64_t>(size, max_bytes), '\0');
-  if (!bytes.empty() && !file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
-    return {StatusCode::kIoError, path.string() + ": " + std::strerror(errno)};
+  // In pieces, since a pipe or a device does not tell its size.
+  std::string bytes;
+  while (bytes.size() < max_bytes) {
+    const size_t before = bytes.size();
+    bytes.resize(std::min<uint64_t>(max_bytes, before + (1 << 20)));
+    file.read(bytes.data() + before, static_cast<std::streamsize>(bytes.size() - before));
+    bytes.resize(before + static_cast<size_t>(file.gcount()));
+    if (file.bad()) return {StatusCode::kIoError, path.string() + ": " + std::strerror(errno)};
+    if (!file) break;
   }
   return bytes;
 }
