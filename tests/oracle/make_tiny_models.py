@@ -86,7 +86,7 @@ def llama3_factors(base, factor=8.0, low=1.0, high=4.0):
 
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
-    linear, yarn = (gguf.RopeScalingType.LINEAR, 4.0), (gguf.RopeScalingType.YARN, 4.0)
+    linear, yarn = gguf.RopeScalingType.LINEAR, gguf.RopeScalingType.YARN
     write("llama", "llama", 1)
     write("llama_linear", "llama", 2, scaling=linear)
     write("llama_yarn", "llama", 3, scaling=yarn)
