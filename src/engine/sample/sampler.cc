@@ -86,45 +86,68 @@ void Sampler::ApplyPenalties() {
 
 void Sampler::SelectCandidates() {
   candidates_.clear();
-  const float best = *std::max_element(logits_.begin(), logits_.end());
+  best_ = *std::max_element(logits_.begin(), logits_.end());
   // Below e^-40 of the best one nothing can be drawn: 2^-53 is the smallest step of the draw.
-  const float floor = best - 40.0f * std::max(params_.temperature, 1e-6f);
+  const float floor = best_ - 40.0f * std::max(params_.temperature, 1e-6f);
   for (int token = 0; token < vocab_size_; ++token) {
     if (logits_[token] >= floor) candidates_.push_back({logits_[token], token});
   }
+  num_sorted_ = 0;
+  if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < candidates_.size()) {
+    SortTo(static_cast<size_t>(params_.top_k));
+    candidates_.resize(static_cast<size_t>(params_.top_k));
+    num_sorted_ = candidates_.size();
+  }
+}
+
+double Sampler::Weight(const Candidate& candidate) const {
+  const double difference = static_cast<double>(candidate.logit) - static_cast<double>(best_);
+  return std::exp(difference / static_cast<double>(params_.temperature));
+}
+
+void Sampler::SortTo(size_t count) {
+  if (count <= num_sorted_) return;
   const auto more_likely = [](const Candidate& a, const Candidate& b) {
     return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
   };
-  if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < candidates_.size()) {
-    std::nth_element(candidates_.begin(), candidates_.begin() + params_.top_k, candidates_.end(), more_likely);
-    candidates_.resize(params_.top_k);
-  }
-  std::sort(candidates_.begin(), candidates_.end(), more_likely);
+  // Mostly the first step is the last. The factor is large because each step reads all that is not sorted yet.
+  const size_t end = std::min(candidates_.size(), std::max<size_t>({count, 64, 16 * num_sorted_}));
+  const auto first = candidates_.begin() + static_cast<std::ptrdiff_t>(num_sorted_);
+  const auto last = candidates_.begin() + static_cast<std::ptrdiff_t>(end);
+  if (end < candidates_.size()) std::nth_element(first, last, candidates_.end(), more_likely);
+  std::sort(first, last, more_likely);
+  num_sorted_ = end;
 }
 
 int32_t Sampler::Draw(int64_t position) {
-  const double best = candidates_.front().logit;
-  std::vector<double> weights(candidates_.size());
   double total = 0;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    weights[i] = std::exp((candidates_[i].logit - best) / params_.temperature);
-    total += weights[i];
-  }
-  size_t kept = weights.size();
+  for (const Candidate& candidate : candidates_) total += Weight(candidate);
   if (params_.top_p < 1.0f) {
     double sum = 0;
-    for (kept = 0; kept < weights.size() && sum < params_.top_p * total; ++kept) sum += weights[kept];
+    size_t kept = 0;
+    while (kept < candidates_.size() && sum < static_cast<double>(params_.top_p) * total) {
+      SortTo(kept + 1);
+      sum += Weight(candidates_[kept++]);
+    }
+    candidates_.resize(kept);
+    num_sorted_ = kept;
+    total = sum;
   }
-  // min_p is a share of the best token's probability, whose weight is 1.
-  while (kept > 1 && weights[kept - 1] < params_.min_p) --kept;
-  double kept_total = 0;
-  for (size_t i = 0; i < kept; ++i) kept_total += weights[i];
-  double rest = UniformAt(seed_, position) * kept_total;
-  for (size_t i = 0; i + 1 < kept; ++i) {
-    if (rest < weights[i]) return candidates_[i].token;
-    rest -= weights[i];
+  if (params_.min_p > 0.0f) {  // a share of the best token's probability, whose weight is 1
+    const double least = static_cast<double>(params_.min_p);
+    std::erase_if(candidates_, [&](const Candidate& candidate) { return Weight(candidate) < least; });
+    num_sorted_ = std::min(num_sorted_, candidates_.size());  // what went was behind what stayed
+    total = 0;
+    for (const Candidate& candidate : candidates_) total += Weight(candidate);
   }
-  return candidates_[kept - 1].token;
+  double rest = UniformAt(seed_, position) * total;
+  for (size_t i = 0; i + 1 < candidates_.size(); ++i) {
+    SortTo(i + 1);
+    rest -= Weight(candidates_[i]);
+    if (rest < 0) return candidates_[i].token;
+  }
+  SortTo(candidates_.size());
+  return candidates_.back().token;
 }
 
 Result<int32_t> Sampler::Sample(std::span<const float> logits, int64_t position) {
@@ -143,6 +166,7 @@ Result<int32_t> Sampler::Sample(std::span<const float> logits, int64_t position)
 
 std::vector<TokenProbability> TopLogProbabilities(std::span<const float> logits, int n) {
   std::vector<TokenProbability> top(logits.size());
+  if (logits.empty()) return top;
   const float best = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - best);

@@ -39,8 +39,11 @@ class Sampler {
   };
   Sampler() = default;
   void ApplyPenalties();
-  // Fills candidates_ with what top-k leaves, most likely first as far as top-p and min-p need it.
-  void SelectCandidates();
+  double Weight(const Candidate& candidate) const;  // its probability up to a factor; 1 for the best
+  void SelectCandidates();                          // fills candidates_ with what top-k leaves
+  // Sorts candidates_, most likely first (ties: lower id), at least as far as `count`. A draw reads some dozens of 152K
+  // tokens; sorting all of them costs more than the rest of sampling.
+  void SortTo(size_t count);
   int32_t Draw(int64_t position);
 
   SamplingParams params_;
@@ -50,9 +53,11 @@ class Sampler {
   std::vector<float> logits_;             // [vocab_size], after penalties
   std::vector<int> counts_;               // [vocab_size], zero between calls
   std::vector<Candidate> candidates_;
+  size_t num_sorted_ = 0;
+  float best_ = 0;                        // the largest of logits_
 };
 
-// The n most likely tokens with their log-probabilities, most likely first.
+// The n most likely tokens with their log-probabilities, most likely first. Precondition: no NaN, and a finite logit.
 std::vector<TokenProbability> TopLogProbabilities(std::span<const float> logits, int n);
 
 }  // namespace oscar::engine

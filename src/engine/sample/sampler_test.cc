@@ -1,9 +1,13 @@
 #include "src/engine/sample/sampler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <random>
 
 #include "gtest/gtest.h"
+#include "src/testing/seeds.h"
 
 namespace oscar::engine {
 namespace {
@@ -118,6 +122,53 @@ TEST(Sampler, ADrawDependsOnSeedAndPositionAlone) {
     equal += token == SampleAt(other, logits, position);
   }
   EXPECT_LT(equal, 20);
+}
+
+// What a draw must be, by sorting everything: the sampler itself sorts no farther than it has to.
+std::vector<int32_t> AllowedInOrder(const SamplingParams& params, const std::vector<float>& logits) {
+  std::vector<int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < order.size()) order.resize(params.top_k);
+  const auto weight = [&](int32_t token) {
+    return std::exp((static_cast<double>(logits[token]) - logits[order[0]]) / params.temperature);
+  };
+  double total = 0, sum = 0;
+  for (const int32_t token : order) total += weight(token);
+  size_t kept = 0;
+  while (kept < order.size() && (params.top_p == 1.0f || sum < static_cast<double>(params.top_p) * total)) {
+    sum += weight(order[kept++]);
+  }
+  order.resize(kept);
+  while (weight(order.back()) < static_cast<double>(params.min_p)) order.pop_back();
+  return order;
+}
+
+TEST(Sampler, DrawsWhatAFullSortAllows) {
+  const uint64_t seed = oscar::testing::TestSeed(20240607);
+  std::mt19937_64 rng(seed);
+  const auto pick = [&](auto... values) {
+    const double all[] = {static_cast<double>(values)...};
+    return all[rng() % std::size(all)];
+  };
+  for (int round = 0; round < 300; ++round) {
+    SamplingParams params{.temperature = static_cast<float>(pick(0.3, 1, 5)),
+                          .top_k = static_cast<int>(pick(0, 1, 7, 200, 5000)),
+                          .top_p = static_cast<float>(pick(0.01, 0.5, 0.9, 0.999, 1)),
+                          .min_p = static_cast<float>(pick(0, 0.02, 0.5, 1)),
+                          .seed = rng()};
+    const size_t size = static_cast<size_t>(pick(1, 2, 63, 65, 300, 3000));
+    std::vector<float> logits = oscar::testing::NormalVector(rng, size, static_cast<float>(pick(0.5, 3)));
+    if (round % 3 == 0) {
+      for (float& logit : logits) logit = std::round(logit);  // ties
+    }
+    Sampler sampler = MakeSampler(params, static_cast<int>(size));
+    const std::vector<int32_t> allowed = AllowedInOrder(params, logits);
+    for (int64_t position = 0; position < 20; ++position) {
+      const int32_t token = SampleAt(sampler, logits, position);
+      ASSERT_NE(std::find(allowed.begin(), allowed.end(), token), allowed.end()) << "seed " << seed << ", round " << round;
+    }
+  }
 }
 
 TEST(Sampler, NonFiniteLogitsAreAnErrorAndMinusInfinityIsNever) {
