@@ -1,32 +1,15 @@
 // Instances of the decode kernels for head_dim 192.
-#include "src/kv/codec/affine/cuda_decode.h"
-#include "src/kv/codec/affine/sm90/decode_attention.cuh"
+#include "src/kv/codec/affine/sm90/decode_instance.cuh"
 
 namespace oscar::affine {
-namespace {
-
-using sm90::DecodeAttentionKernel;
-using sm90::DecodeConfig;
-using sm90::DecodeVariant;
-
-template <class Config, DecodeVariant kVariant>
-DecodeKernel Row(DecodeKernelKind kind) {
-  return {Config::kHeadDim,
-          Config::kHeadTile,
-          kind,
-          reinterpret_cast<const void*>(&DecodeAttentionKernel<Config, kVariant>),
-          Config::kThreads,
-          sizeof(typename Config::Shared)};
-}
-
-}  // namespace
 
 std::span<const DecodeKernel> DecodeKernelsD192() {
-  using Four = DecodeConfig<192, 4>;
-  using Eight = DecodeConfig<192, 8>;
+  using sm90::DecodeInstance, sm90::DecodeVariant;
+  using Four = sm90::DecodeConfig<192, 4>;
+  using Eight = sm90::DecodeConfig<192, 8>;
   static const DecodeKernel kernels[] = {
-      Row<Four, DecodeVariant::kNormal>(DecodeKernelKind::kNormal),
-      Row<Eight, DecodeVariant::kNormal>(DecodeKernelKind::kNormal),
+      DecodeInstance<Four, DecodeVariant::kNormal>(DecodeKernelKind::kNormal),
+      DecodeInstance<Eight, DecodeVariant::kNormal>(DecodeKernelKind::kNormal),
   };
   return kernels;
 }
