@@ -32,7 +32,7 @@ Status RunStep(Engine& engine, std::vector<MethodRun>& runs, const WindowStep& s
   rows.targets = step.window.subspan(step.at + 1, step.scored ? step.count : 0);
   for (MethodRun& run : runs) {
     const StepSequence part{run.sequence, step.window.subspan(step.at, step.count), step.scored};
-    OSCAR_TRY(engine.model().Forward({&part, 1}, *run.cache, &run.logits));
+    OSCAR_TRY(engine.model().Forward({&part, 1}, *run.cache, step.scored ? &run.logits : nullptr));
     rows.logits.push_back(run.logits);
   }
   return step.scored ? visit(rows) : Status();

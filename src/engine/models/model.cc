@@ -249,10 +249,14 @@ Result<std::unique_ptr<Model>> LoadFrom(std::unique_ptr<Checkpoint> checkpoint, 
 }  // namespace
 
 Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& path, int num_threads) {
-  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, OpenGgufCheckpoint(path));
-  Result<std::unique_ptr<Model>> model = LoadFrom(std::move(checkpoint), num_threads);
+  OSCAR_ASSIGN_OR_RETURN(io::GgufFile file, io::GgufFile::Open(path));
+  Result<std::unique_ptr<Model>> model = Load(std::move(file), num_threads);
   if (!model.ok()) return model.status().WithContext(path.string());
   return model;
+}
+
+Result<std::unique_ptr<Model>> Model::Load(io::GgufFile file, int num_threads) {
+  return LoadFrom(MakeGgufCheckpoint(std::move(file)), num_threads);
 }
 
 }  // namespace oscar::engine

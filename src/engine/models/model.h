@@ -52,6 +52,8 @@ class Model {
   // Reads config, tokenizer-independent. `path` is mapped and stays so. Errors name the file and the tensor or key.
   // num_threads >= 1: size of the one set of compute threads.
   static Result<std::unique_ptr<Model>> Load(const std::filesystem::path& path, int num_threads);
+  // The same of a parsed file, for a caller that reads more of it; errors name tensor or key only.
+  static Result<std::unique_ptr<Model>> Load(io::GgufFile file, int num_threads);
   virtual ~Model() = default;
 
   virtual const ModelConfig& config() const = 0;

@@ -27,7 +27,6 @@ Status RunPass(Engine& engine, KvCache& cache, std::span<const int32_t> tokens, 
                MomentAccumulator& moments, int64_t* done) {
   MomentObserver observer(moments);
   const int64_t total = static_cast<int64_t>(tokens.size()) * moments.num_passes();
-  std::vector<float> logits;
   for (size_t start = 0; start < tokens.size(); start += request.window_tokens) {
     const auto window = tokens.subspan(start, std::min<size_t>(request.window_tokens, tokens.size() - start));
     OSCAR_ASSIGN_OR_RETURN(const SequenceId sequence, cache.NewSequence());
@@ -35,7 +34,7 @@ Status RunPass(Engine& engine, KvCache& cache, std::span<const int32_t> tokens, 
       OSCAR_TRY(request.control.CheckCancelled());
       const size_t count = std::min<size_t>(cache.config().max_step_tokens, window.size() - at);
       const StepSequence step{sequence, window.subspan(at, count), false};
-      OSCAR_TRY(engine.model().Forward({&step, 1}, cache, &logits, &observer));
+      OSCAR_TRY(engine.model().Forward({&step, 1}, cache, /*logits=*/nullptr, &observer));
       at += count;
       *done += static_cast<int64_t>(count);
       request.control.Report(*done, total);

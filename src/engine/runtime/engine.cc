@@ -46,11 +46,13 @@ Result<std::unique_ptr<Engine>> Engine::OpenModel(const EngineOptions& options) 
   engine->threads_ = options.threads > 0 ? options.threads : AvailableCores();
   OSCAR_ASSIGN_OR_RETURN(engine->model_path_, ModelCache().Resolve(options.model));
   const std::filesystem::path& path = engine->model_path_;
-  OSCAR_ASSIGN_OR_RETURN(engine->model_, Model::Load(path, engine->threads_));
-  OSCAR_ASSIGN_OR_RETURN(const io::GgufFile file, io::GgufFile::Open(path));
+  OSCAR_ASSIGN_OR_RETURN(io::GgufFile file, io::GgufFile::Open(path));
   auto identity = IdentifyModel(file, path.stem().string());
   if (!identity.ok()) return identity.status().WithContext(path.string());
   engine->identity_ = *std::move(identity);
+  auto model = Model::Load(std::move(file), engine->threads_);
+  if (!model.ok()) return model.status().WithContext(path.string());
+  engine->model_ = *std::move(model);
   OSCAR_TRY(engine->LoadTokenizer().WithContext(path.string()));
   const int trained = engine->model_->config().max_context;
   if (options.context > trained) {

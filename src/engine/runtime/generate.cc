@@ -51,7 +51,8 @@ Status Conversation::Prefill(const GenerateRequest& request, std::vector<float>*
     if (IsCancelled(request)) return {StatusCode::kCancelled, "interrupted"};
     const size_t count = std::min(step, request.prompt.size() - tokens_.size());
     const StepSequence part{sequence_, std::span(request.prompt).subspan(tokens_.size(), count), false};
-    OSCAR_TRY(engine_->model().Forward({&part, 1}, *cache_, logits));
+    const bool is_last = tokens_.size() + count == request.prompt.size();
+    OSCAR_TRY(engine_->model().Forward({&part, 1}, *cache_, is_last ? logits : nullptr));
     tokens_.insert(tokens_.end(), part.tokens.begin(), part.tokens.end());
   }
   return {};

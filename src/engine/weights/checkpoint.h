@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -31,9 +30,7 @@ class Checkpoint {
   virtual uint64_t weight_bytes() const = 0;
 };
 
-// Maps a GGUF file. Errors name the path.
-Result<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::filesystem::path& path);
-// Takes a parsed file (tests).
+// Takes a parsed file.
 std::unique_ptr<Checkpoint> MakeGgufCheckpoint(io::GgufFile file);
 
 }  // namespace oscar::engine

@@ -128,9 +128,4 @@ class GgufCheckpoint final : public Checkpoint {
 
 std::unique_ptr<Checkpoint> MakeGgufCheckpoint(io::GgufFile file) { return std::make_unique<GgufCheckpoint>(std::move(file)); }
 
-Result<std::unique_ptr<Checkpoint>> OpenGgufCheckpoint(const std::filesystem::path& path) {
-  OSCAR_ASSIGN_OR_RETURN(io::GgufFile file, io::GgufFile::Open(path));
-  return MakeGgufCheckpoint(std::move(file));
-}
-
 }  // namespace oscar::engine
