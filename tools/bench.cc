@@ -60,12 +60,7 @@ void PrintReport(const engine::SpeedReport& report, bool as_json) {
 Status Bench(const BenchArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
   engine::SpeedRequest request;
-  for (const std::string& text : arguments.methods) {
-    const MethodArgument method = ParseMethodArgument(text);
-    OSCAR_ASSIGN_OR_RETURN(engine::KvSetup setup, engine->SetUpKv(method.kv, method.profile));
-    Warn("bench", setup.warning);
-    request.methods.push_back(std::move(setup));
-  }
+  OSCAR_ASSIGN_OR_RETURN(request.methods, SetUpMethods("bench", *engine, arguments.methods));
   request.contexts = arguments.contexts;
   request.decode_tokens = arguments.decode_tokens;
   request.control = ProgressControl("bench", arguments.quiet);
@@ -85,11 +80,7 @@ Status Bench(const BenchArguments& arguments) {
 void AddBenchCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<BenchArguments>();
   CLI::App* command = app.add_subcommand("bench", "Prefill and decode speed by context length and KV method");
-  command->add_option("-m,--model", arguments->engine.model, "Model: a .gguf file, or its name in the model cache")
-      ->required()
-      ->type_name("FILE|NAME");
-  command->add_option("-t,--threads", arguments->engine.threads, "Compute threads (default: the cores this process may use)")
-      ->type_name("N");
+  AddModelOptions(*command, arguments->engine);
   command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, interleaved in one run: " + KvMethodNames())
       ->capture_default_str()
       ->delimiter(',')

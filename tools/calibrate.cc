@@ -101,11 +101,7 @@ Status Calibrate(const CalibrateArguments& arguments) {
 void AddCalibrateCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<CalibrateArguments>();
   CLI::App* command = app.add_subcommand("calibrate", "Fit the profile of a calibrated KV method");
-  command->add_option("-m,--model", arguments->engine.model, "Model: a .gguf file, or its name in the model cache")
-      ->required()
-      ->type_name("FILE|NAME");
-  command->add_option("-t,--threads", arguments->engine.threads, "Compute threads (default: the cores this process may use)")
-      ->type_name("N");
+  AddModelOptions(*command, arguments->engine);
   command->add_option("--kv", arguments->engine.kv, "Method to calibrate")->capture_default_str()->type_name("METHOD");
   command->add_option("--text", arguments->text, "Text file or folder (default: the text built into the program)")->type_name("PATH");
   command->add_option("-o,--output", arguments->output, "Profile file (default: beside the model)")->type_name("FILE");

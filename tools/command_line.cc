@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "oscar/codec.h"
+#include "src/base/status_macros.h"
 
 namespace oscar::tools {
 
@@ -22,12 +23,15 @@ void Warn(const std::string& command, const std::string& message) {
 }
 
 void AddModelOptions(CLI::App& app, engine::EngineOptions& options) {
-  app.add_option("-m,--model", options.model, "Model: a .gguf file, or its name in the model cache (see oscar inspect)")
+  app.add_option("-m,--model", options.model, "Model: a .gguf file, or its name in the model cache (oscar inspect lists it)")
       ->required()
       ->type_name("FILE|NAME");
+  app.add_option("-t,--threads", options.threads, "Compute threads (default: the cores this process may use)")->type_name("N");
+}
+
+void AddContextOption(CLI::App& app, engine::EngineOptions& options) {
   app.add_option("-c,--ctx", options.context, "Context in tokens (default: 4096, or what the model was trained for if less)")
       ->type_name("TOKENS");
-  app.add_option("-t,--threads", options.threads, "Compute threads (default: the cores this process may use)")->type_name("N");
 }
 
 void AddWindowOptions(CLI::App& app, engine::EngineOptions& options) {
@@ -67,10 +71,17 @@ void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params) {
       ->type_name("N");
 }
 
-MethodArgument ParseMethodArgument(const std::string& text) {
-  const size_t equals = text.find('=');
-  if (equals == std::string::npos) return {text, ""};
-  return {text.substr(0, equals), text.substr(equals + 1)};
+Result<std::vector<engine::KvSetup>> SetUpMethods(const std::string& command, const engine::Engine& engine,
+                                                  const std::vector<std::string>& arguments) {
+  std::vector<engine::KvSetup> setups;
+  for (const std::string& argument : arguments) {
+    const size_t equals = argument.find('=');
+    const std::string profile = equals == std::string::npos ? "" : argument.substr(equals + 1);
+    OSCAR_ASSIGN_OR_RETURN(engine::KvSetup setup, engine.SetUpKv(argument.substr(0, equals), profile));
+    Warn(command, setup.warning);
+    setups.push_back(std::move(setup));
+  }
+  return setups;
 }
 
 }  // namespace oscar::tools

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "oscar/result.h"
+#include "src/engine/runtime/engine.h"
 #include "src/engine/runtime/options.h"
 #include "src/engine/sample/sampling_params.h"
 
@@ -24,8 +25,10 @@ int Fail(const std::string& command, const Status& status);
 // Prints "oscar COMMAND: warning: MESSAGE" to stderr, if there is one.
 void Warn(const std::string& command, const std::string& message);
 
-// -m, -t and -c.
+// -m and -t.
 void AddModelOptions(CLI::App& app, engine::EngineOptions& options);
+// -c.
+void AddContextOption(CLI::App& app, engine::EngineOptions& options);
 // --sink and --recent.
 void AddWindowOptions(CLI::App& app, engine::EngineOptions& options);
 // "bf16, int2:naive, ...": every method there is, for help texts.
@@ -35,11 +38,8 @@ void AddKvOptions(CLI::App& app, engine::EngineOptions& options);
 // --temperature, --top-k, ...
 void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params);
 
-// "METHOD" or "METHOD=PROFILE" of commands that take several methods.
-struct MethodArgument {
-  std::string kv;
-  std::string profile;
-};
-MethodArgument ParseMethodArgument(const std::string& text);
+// Sets up each "METHOD" or "METHOD=PROFILE" of a command that takes several, in order; warnings go to stderr.
+Result<std::vector<engine::KvSetup>> SetUpMethods(const std::string& command, const engine::Engine& engine,
+                                                  const std::vector<std::string>& arguments);
 
 }  // namespace oscar::tools

@@ -87,13 +87,7 @@ Status Evaluate(const EvalArguments& arguments) {
     return {StatusCode::kInvalidArgument, fmt::format("--window {}: the model was trained for {} tokens", window, trained)};
   }
   if (arguments.windows < 0) return {StatusCode::kInvalidArgument, "--windows must be 0 (all) or positive"};
-  std::vector<engine::KvSetup> setups;
-  for (const std::string& text : arguments.methods) {
-    const MethodArgument method = ParseMethodArgument(text);
-    OSCAR_ASSIGN_OR_RETURN(engine::KvSetup setup, engine->SetUpKv(method.kv, method.profile));
-    Warn("eval", setup.warning);
-    setups.push_back(std::move(setup));
-  }
+  OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> setups, SetUpMethods("eval", *engine, arguments.methods));
   engine::TextSource source{"built-in text", std::string(engine::CalibrationText())};
   if (!arguments.text.empty()) {
     OSCAR_ASSIGN_OR_RETURN(source, engine::ReadTextSource(arguments.text, uint64_t{64} << 20));
@@ -118,11 +112,7 @@ void AddOne(CLI::App& eval, const char* name, const char* description, bool comp
   auto arguments = std::make_shared<EvalArguments>();
   arguments->compare = compare;
   CLI::App* command = eval.add_subcommand(name, description);
-  command->add_option("-m,--model", arguments->engine.model, "Model: a .gguf file, or its name in the model cache")
-      ->required()
-      ->type_name("FILE|NAME");
-  command->add_option("-t,--threads", arguments->engine.threads, "Compute threads (default: the cores this process may use)")
-      ->type_name("N");
+  AddModelOptions(*command, arguments->engine);
   command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, that share one exact pass: " + KvMethodNames())
       ->capture_default_str()
       ->delimiter(',')

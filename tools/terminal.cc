@@ -32,7 +32,6 @@ void CatchInterrupts() {
 }
 
 bool StdinIsTerminal() { return isatty(STDIN_FILENO) == 1; }
-bool StdoutIsTerminal() { return isatty(STDOUT_FILENO) == 1; }
 
 std::optional<std::string> ReadLine(const std::string& prompt) {
   std::fputs(prompt.c_str(), stderr);

@@ -16,7 +16,6 @@ void CatchInterrupts();
 void ClearInterrupt();
 
 bool StdinIsTerminal();
-bool StdoutIsTerminal();
 // One line from stdin without its newline; nothing at end of input or on an interrupt.
 std::optional<std::string> ReadLine(const std::string& prompt);
 std::string ReadAllStdin();
