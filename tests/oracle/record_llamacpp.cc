@@ -3,6 +3,7 @@
 //   record_llamacpp MODEL.gguf OUT.bin --text FILE       prompts and text go through the tokenizer of the model
 //   record_llamacpp MODEL.gguf OUT.bin --random-tokens N a model without a tokenizer: N pseudo-random token ids
 //   --cache f16|f32 (default f16)   --threads N (default 1; the answers do not depend on it)
+//   --widen FILE     writes a copy of the model with F32 weights there and records that (widened_weights.h)
 // llama.cpp runs on the CPU without flash attention (its CPU kernel accumulates in f16) and without repacked weights.
 // The layout of OUT.bin is that of LlamaCppRecord in llamacpp_record.h; all fields are little-endian.
 
@@ -20,6 +21,7 @@
 
 #include "ggml-cpu.h"
 #include "llama.h"
+#include "widened_weights.h"
 
 namespace {
 
@@ -53,20 +55,21 @@ uint32_t ProcessorFlags() {
 }
 
 struct Options {
-  std::string model, out, text;
+  std::string model, out, text, widened;
   int random_tokens = 0;
   int threads = 1;
   ggml_type cache_type = GGML_TYPE_F16;
 };
 
 Options ParseOptions(int argc, char** argv) {
-  if (argc < 5) Fail("usage: record_llamacpp MODEL OUT (--text FILE | --random-tokens N) [--cache f16|f32] [--threads N]");
+  if (argc < 5) Fail("usage: record_llamacpp MODEL OUT (--text FILE | --random-tokens N) [--cache f16|f32] [--threads N] [--widen FILE]");
   Options options;
   options.model = argv[1];
   options.out = argv[2];
   for (int i = 3; i + 1 < argc; i += 2) {
     const std::string name = argv[i], value = argv[i + 1];
     if (name == "--text") options.text = value;
+    else if (name == "--widen") options.widened = value;
     else if (name == "--random-tokens") options.random_tokens = std::atoi(value.c_str());
     else if (name == "--threads") options.threads = std::atoi(value.c_str());
     else if (name == "--cache" && (value == "f16" || value == "f32"))
@@ -204,7 +207,12 @@ class Recorder {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const Options options = ParseOptions(argc, argv);
+  Options options = ParseOptions(argc, argv);
+  if (!options.widened.empty()) {
+    const std::string error = oscar::oracle::WidenWeights(options.model, options.widened);
+    if (!error.empty()) Fail(error);
+    options.model = options.widened;
+  }
   Recorder recorder(options);
   if (options.random_tokens > 0) {
     const std::vector<llama_token> tokens = recorder.RandomTokens(options.random_tokens);

@@ -14,12 +14,16 @@ here=$(cd "$(dirname "$0")" && pwd)
 data="$here/../data"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-g++ -std=c++20 -O2 -I"$tree/include" -I"$tree/ggml/include" "$here/record_llamacpp.cc" -o "$work/record_llamacpp" \
+g++ -std=c++20 -O2 -I"$tree/include" -I"$tree/ggml/include" -I"$here" -I"$here/../.." "$here/record_llamacpp.cc" "$here/widened_weights.cc" -o "$work/record_llamacpp" \
   "$build/src/libllama.a" "$build/ggml/src/libggml.a" "$build/ggml/src/libggml-cpu.a" "$build/ggml/src/libggml-base.a" \
   -pthread -ldl
 mkdir -p "$data/llamacpp"
 for model in "$@"; do
   "$work/record_llamacpp" "$model" "$data/llamacpp/$(basename "$model" .gguf).bin" --text "$data/llamacpp/text.txt"
+  case $model in
+    *SmolLM2*) "$work/record_llamacpp" "$model" "$data/llamacpp/$(basename "$model" .gguf).widened.bin" \
+      --text "$data/llamacpp/text.txt" --widen "$work/widened.gguf" ;;
+  esac
 done
 for model in "$data"/tiny_models/*.gguf; do
   [ -e "$model" ] || continue
