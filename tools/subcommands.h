@@ -10,6 +10,7 @@ namespace oscar::tools {
 void AddRunCommand(CLI::App& app, int& exit_code);
 void AddCalibrateCommand(CLI::App& app, int& exit_code);
 void AddEvalCommand(CLI::App& app, int& exit_code);
+void AddEvalNeedleCommand(CLI::App& eval, int& exit_code);  // below `eval`
 void AddBenchCommand(CLI::App& app, int& exit_code);
 void AddInspectCommand(CLI::App& app, int& exit_code);
 void AddPullCommand(CLI::App& app, int& exit_code);

@@ -3,7 +3,10 @@
 import json
 import os
 import pathlib
+import pty
 import random
+import re
+import select
 import shutil
 import signal
 import subprocess
@@ -18,6 +21,41 @@ MODEL = MODELS / "SmolLM2-135M-Instruct.Q4_1.gguf"
 
 def run(*args, stdin=None, timeout=600, cwd=None, env=None):
     return subprocess.run([OSCAR, *map(str, args)], input=stdin, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=env)
+
+
+class Terminal:
+    """The program on a pseudo-terminal, as a person at a keyboard has it."""
+
+    def __init__(self, *args):
+        self.process, self.fd = pty.fork()
+        if self.process == 0:
+            os.execv(OSCAR, [OSCAR, *map(str, args)])
+        self.seen = ""
+
+    def read_until(self, pattern, timeout=300):
+        """What is printed up to a match of `pattern`, the match included."""
+        end = time.monotonic() + timeout
+        while True:
+            match = re.search(pattern, self.seen)
+            if match:
+                text, self.seen = self.seen[:match.end()], self.seen[match.end():]
+                return text
+            ready, _, _ = select.select([self.fd], [], [], max(0.0, end - time.monotonic()))
+            if not ready:
+                raise AssertionError(f"no {pattern!r} within {timeout} s, but {self.seen!r}")
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError:  # the other end has closed
+                data = b""
+            if not data:
+                raise AssertionError(f"ended without {pattern!r}: {self.seen!r}")
+            self.seen += data.decode(errors="replace").replace("\r\n", "\n")
+
+    def type(self, text):
+        os.write(self.fd, text.encode())
+
+    def exit_code(self):
+        return os.waitstatus_to_exitcode(os.waitpid(self.process, 0)[1])
 
 
 class ErrorCase(unittest.TestCase):
@@ -115,6 +153,36 @@ class DefaultModel(ErrorCase):
         self.assertEqual(first.returncode, 0, first.stderr)
         self.assertEqual(first.stdout, second.stdout)
         self.assertNotEqual(first.stdout, run(*args[:-2], "8", "-q").stdout)
+
+    def test_a_chat_reuses_its_cache_stops_at_ctrl_c_resets_and_ends_at_ctrl_d(self):
+        statistics = r"\[prompt (\d+) tokens \((\d+) cached\).*?ended by ([a-z ]+);"
+        chat = Terminal("run", "-m", self.model, "--kv", "bf16", "--temperature", "0", "-n", "24", "-c", "2048")
+        chat.read_until("\n> ")
+        chat.type("What is the capital of France?\n")
+        prompt, cached, ended = re.search(statistics, chat.read_until("\n> ")).groups()
+        self.assertEqual((cached, ended in ("end token", "length")), ("0", True))
+        chat.type("And of Italy?\n")
+        second, cached, _ = re.search(statistics, chat.read_until("\n> ")).groups()
+        self.assertGreaterEqual(int(cached), int(prompt))
+        self.assertGreater(int(second), int(cached))
+        chat.type("/reset\n")
+        chat.read_until("> ")
+        chat.type("What is the capital of France?\n")
+        again, cached, _ = re.search(statistics, chat.read_until("\n> ")).groups()
+        self.assertEqual(again, prompt)  # nothing of the earlier turns
+        chat.type("\x04")
+        self.assertEqual(chat.exit_code(), 0)
+
+        chat = Terminal("run", "-m", self.model, "--kv", "bf16", "--temperature", "0", "-c", "8192")
+        chat.read_until("\n> ")
+        chat.type("Write a long story about a lighthouse keeper who finds a map.\n")
+        chat.read_until("finds a map\\.\n[^>]{40}")
+        chat.type("\x03")
+        self.assertEqual(re.search(statistics, chat.read_until("\n> ")).group(3), "cancelled")
+        chat.type("Say hello.\n")
+        self.assertNotEqual(re.search(statistics, chat.read_until("\n> ")).group(3), "cancelled")
+        chat.type("\x04")
+        self.assertEqual(chat.exit_code(), 0)
 
     def test_stop_strings_end_the_answer_and_are_not_printed(self):
         result = run("run", "-m", self.model, "--raw", "-p", "1, 2, 3, 4, 5,", "--temperature", "0", "-n", "40", "--stop", "9", "-q")
@@ -219,6 +287,28 @@ class DefaultModel(ErrorCase):
         self.assertIn("int2:oscar", result.stdout)
         result = run("inspect", "-m", self.model, "--kv", "int2:oscar", "--tokens", "131072")
         self.assertIn("2.500", result.stdout)  # 2 + 32/64 bits per encoded element
+
+    def test_eval_needle_counts_codes_and_scores_generated_tasks(self):
+        records = self.folder / "answers.jsonl"
+        result = run("eval", "needle", "-m", self.model, "--kv", "bf16,int2:naive", "--task", "codes,niah_single_1", "--lengths", "768",
+                     "--codes", "4", "--texts", "1", "--samples", "1", "--records", records, "--json", "-q")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        report = json.loads(result.stdout)
+        self.assertEqual([(c["kv"], c["codes"]) for c in report["codes"]], [("bf16", 4), ("int2:naive", 4)])
+        self.assertGreater(report["codes"][0]["code_tokens_right"], 0.6)
+        answers = [json.loads(line) for line in records.read_text().splitlines()]
+        self.assertEqual([a["kv"] for a in answers], ["bf16", "int2:naive"])
+        self.assertEqual(answers[0]["score"], float(answers[0]["expected"][0] in answers[0]["answer"]))
+        self.assertEqual([t["score_mean"] for t in report["tasks"]], [a["score"] for a in answers])
+        for length in (c["prompt_tokens_mean"] for c in report["tasks"]):
+            self.assertLessEqual(length, 768 - 128)
+
+    def test_eval_needle_refuses_what_it_cannot_do(self):
+        for args, code, parts in ((["--task", "fly"], 2, ["--task", "fly", "niah_single_1"]), (["--task", "qa_1"], 1, ["qa_1", "--squad"]),
+                                  (["--lengths", "100"], 2, ["100", "codes"]), (["--lengths", "100000"], 2, ["--lengths 100000"]),
+                                  (["--codes", "0"], 2, ["--codes 0"]), (["--task", "cwe", "--lengths", "64"], 2, ["cwe", "64"]),
+                                  (["--task", "vt", "--records", "/nonexistent/x"], 1, ["/nonexistent/x"])):
+            self.assert_one_line_error(run("eval", "needle", "-m", self.model, "--kv", "bf16", *args), code, *parts)
 
     def test_bench_prints_a_cell_for_each_method_and_context(self):
         result = run("bench", "-m", self.model, "--contexts", "64,256", "--decode-tokens", "2", "--kv", "bf16,int2:oscar", "--json", "-q")
