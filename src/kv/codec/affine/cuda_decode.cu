@@ -19,8 +19,8 @@ cudaError_t PrepareDecodeKernel(const DecodeKernel& kernel) {
                               static_cast<int>(kernel.shared_bytes));
 }
 
-cudaError_t LaunchDecode(const DecodeKernel& kernel, const kernels::cuda::DecodeParams& params, int num_ctas,
-                         bool overlap_start, cudaStream_t stream) {
+cudaError_t LaunchDecode(const DecodeKernel& kernel, const kernels::cuda::DecodeParams& params,
+                         int num_ctas, bool overlap_start, cudaStream_t stream) {
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -32,6 +32,7 @@ cudaError_t LaunchDecode(const DecodeKernel& kernel, const kernels::cuda::Decode
   config.attrs = &attribute;
   config.numAttrs = overlap_start ? 1 : 0;
   kernels::cuda::DecodeParams copy = params;
+  copy.overlaps_start = overlap_start ? 1 : 0;
   void* arguments[] = {&copy};
   return cudaLaunchKernelExC(&config, kernel.function, arguments);
 }

@@ -1,5 +1,5 @@
-// Table of the decode attention kernels of the affine codec, one row per (head_dim, heads of a visit, variant). A
-// missing row is an error when the table is asked, never a fallback.
+// Table of the decode attention kernels of the affine codec, one row per (head_dim, heads of a
+// visit, variant). A missing row is an error when the table is asked, never a fallback.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -33,9 +33,10 @@ const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind k
 // Asks for the kernel's shared memory, once per process and device, before the first launch.
 cudaError_t PrepareDecodeKernel(const DecodeKernel& kernel);
 
-// One launch of num_ctas CTAs. With overlap_start the kernel may start while its predecessor in the stream still runs;
-// then plan and tables must not be written by that predecessor.
-cudaError_t LaunchDecode(const DecodeKernel& kernel, const kernels::cuda::DecodeParams& params, int num_ctas,
-                         bool overlap_start, cudaStream_t stream);
+// One launch of num_ctas CTAs. With overlap_start the kernel may start while its predecessors in
+// the stream still run; then these must not write the plan, the page tables or INT2 pages (BF16
+// rows and queries they may).
+cudaError_t LaunchDecode(const DecodeKernel& kernel, const kernels::cuda::DecodeParams& params,
+                         int num_ctas, bool overlap_start, cudaStream_t stream);
 
 }  // namespace oscar::affine

@@ -1,12 +1,16 @@
-// Byte geometry of encoded and BF16 pages on the device (gpu.md 4), for host and device code. The order of codes inside
-// a block follows the operand registers of the matrix instructions, so that a lane reads 16 consecutive bytes without
-// shuffles. The logical order is in layout.h; device_convert.h goes from one to the other.
+// Byte geometry of encoded pages on the device (gpu.md 4.1), for host and device code. The order of
+// codes inside a block follows the operand registers of the matrix instructions, so that a lane
+// reads 16 consecutive bytes without shuffles. The logical order is in layout.h; device_convert.h
+// goes from one to the other.
 //
-// A block is one (page, KV head): K codes, V codes, 64 K pairs, 64 V pairs; a pair is fp16 scale, then fp16 offset.
-// Head dimensions are cut into sub-blocks of 128 and one last sub-block of 64 if needed.
+// A block is one (page, KV head): K codes, V codes, 64 K pairs, 64 V pairs; a pair is fp16 scale,
+// then fp16 offset. Head dimensions are cut into sub-blocks of 128 and one last sub-block of 64 if
+// needed.
 #pragma once
 
 #include <cstdint>
+
+#include "src/kv/kernels/cuda/row_layout.h"
 
 namespace oscar::affine::device {
 
@@ -27,8 +31,9 @@ struct CodePlace {
   int shift;
 };
 
-// K: token tiles of 16 (128 sub-block) or tile pairs of 32 (64 sub-block), 32 lanes x 16 bytes each. Lane 4G + t, byte
-// e and field f of a word hold dimension 64 half + 16 f + 4 t + e of its token.
+// K: token tiles of 16 (128 sub-block) or tile pairs of 32 (64 sub-block), 32 lanes x 16 bytes
+// each. Lane 4G + t, byte e and field f of a word hold dimension 64 half + 16 f + 4 t + e of its
+// token.
 constexpr CodePlace KeyCodePlace(int d, int token, int dim) {
   const int sub_block = dim / 128;
   const int base = sub_block * 2048;
@@ -48,8 +53,8 @@ constexpr CodePlace KeyCodePlace(int d, int token, int dim) {
   return {base + (token >> 4) * 512 + lane * 16 + word * 4 + e, 2 * field};
 }
 
-// V: groups of 32 dimensions, 32 lanes x 16 bytes each. Word w of a lane holds dimension 32 u + 8 w + G for the tokens
-// 16 (k >> 1) + 8 (k & 1) + 2 t + e at bits 2 k + 16 e.
+// V: groups of 32 dimensions, 32 lanes x 16 bytes each. Word w of a lane holds dimension 32 u + 8 w
+// + G for the tokens 16 (k >> 1) + 8 (k & 1) + 2 t + e at bits 2 k + 16 e.
 constexpr CodePlace ValueCodePlace(int d, int token, int dim) {
   const int group = dim >> 5;
   const int word = (dim >> 3) & 3;
@@ -62,17 +67,19 @@ constexpr CodePlace ValueCodePlace(int d, int token, int dim) {
 }
 
 // Index of a token's (scale, offset) pair among the 64: 8 G + 2 j + a for token 16 j + G + 8 a.
-constexpr int PairIndex(int token) { return 8 * (token & 7) + 2 * (token >> 4) + ((token >> 3) & 1); }
-constexpr int KeyPairOffset(int d, int token) { return KeyPairsOffset(d) + 4 * PairIndex(token); }
-constexpr int ValuePairOffset(int d, int token) { return ValuePairsOffset(d) + 4 * PairIndex(token); }
-
-// --- BF16 block: 256 d bytes; 64 K rows, then 64 V rows; 16-byte piece i of a row stands at i ^ (token & 7) ---
-constexpr int Bf16BlockBytes(int d) { return 256 * d; }
-constexpr int Bf16TileBytes(int d) { return 32 * d; }  // 16 tokens of one side
-constexpr int Bf16KeyOffset(int d, int token, int dim) {
-  return token * 2 * d + (((dim >> 3) ^ (token & 7)) << 4) + 2 * (dim & 7);
+constexpr int PairIndex(int token) {
+  return 8 * (token & 7) + 2 * (token >> 4) + ((token >> 3) & 1);
 }
-constexpr int Bf16ValueOffset(int d, int token, int dim) { return 128 * d + Bf16KeyOffset(d, token, dim); }
+constexpr int KeyPairOffset(int d, int token) { return KeyPairsOffset(d) + 4 * PairIndex(token); }
+constexpr int ValuePairOffset(int d, int token) {
+  return ValuePairsOffset(d) + 4 * PairIndex(token);
+}
+
+// BF16 pages, which the same kernels read.
+using kernels::cuda::Bf16BlockBytes;
+using kernels::cuda::Bf16KeyOffset;
+using kernels::cuda::Bf16TileBytes;
+using kernels::cuda::Bf16ValueOffset;
 
 // The worked example of gpu.md 4.1: token 21, dimension 77.
 static_assert(KeyCodePlace(128, 21, 77).byte == 885 && KeyCodePlace(128, 21, 77).shift == 0);

@@ -1,76 +1,111 @@
-// Codes of a page to the 2-bit block in shared memory (device_layout.h). Eight lanes share a row; lane p has pieces of
-// eight dimensions p, p + 8, ...: codes [piece][half of the piece] as four bytes a word.
+// Rows of a page to the code words of the 2-bit block (device_layout.h), straight in registers. Key
+// rows: lane (G, t) holds, of two tokens, the dimensions 64 h + 16 f + 4 t .. + 3, which are whole
+// words of the block. Value words hold 16 tokens, so their values come transposed from shared
+// memory, with the grids of the tokens beside.
 #pragma once
 
 #include <cstdint>
 
 #include "src/kv/codec/affine/device_layout.h"
 #include "src/kv/codec/affine/encode.cuh"
+#include "src/kv/kernels/cuda/ptx/mma.cuh"
 
 namespace oscar::affine::device {
 
-// Stores the key codes of one token. All lanes of the warp take part, each row of 8 with its own token.
+namespace ptx = oscar::kernels::cuda::ptx;
+
+// The field f that register pair n of a row G holds: rows 1, 3, 5, 7 begin with f = 2, so that the
+// rows of a half warp read different banks of a page whose 16-byte pieces are XORed with G.
+__device__ __forceinline__ int FieldOf(int n, int row) { return n ^ (2 * (row & 1)); }
+
+// Values of token G + 8 a of a tile for lane (G, t): values[8 h + 2 n], [8 h + 2 n + 1] are the
+// dimensions 64 h + 16 FieldOf(n) + 4 t .. + 3. tile_row: shared address of the token's row.
 template <int D>
-__device__ __forceinline__ void PackKeyRow(int token, int lane_in_row, const uint32_t (&codes)[D / 64][2],
-                                           uint8_t* block) {
-  // Piece p covers words t = 2 (p & 1) and + 1 at field f = (p & 7) >> 1: lanes p, p ^ 2, p ^ 4, p ^ 6 make one word
-  // together.
-  const int field = lane_in_row >> 1;
-  uint32_t words[D / 64][2];
+__device__ __forceinline__ void LoadRowValues(uint32_t tile_row, int row, int t,
+                                              uint32_t (&values)[D / 8]) {
 #pragma unroll
-  for (int n = 0; n < D / 64; ++n) {
+  for (int h = 0; h < D / 64; ++h) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      uint32_t word = codes[n][i] << (2 * field);
-      word |= __shfl_xor_sync(~0u, word, 2);
-      word |= __shfl_xor_sync(~0u, word, 4);
-      words[n][i] = word;
-    }
-  }
-  if (field != 0) return;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int operand_lane = 4 * (token & 7) + 2 * lane_in_row + i;
-#pragma unroll
-    for (int s = 0; s < D / 128; ++s) {
-      uint8_t* target = block + s * 2048 + (token >> 4) * 512 + operand_lane * 16 + ((token >> 3) & 1) * 8;
-      *reinterpret_cast<uint2*>(target) = make_uint2(words[2 * s][i], words[2 * s + 1][i]);
-    }
-    if constexpr (D % 128 != 0) {
-      uint8_t* target = block + D / 128 * 2048 + (token >> 5) * 512 + operand_lane * 16 + ((token >> 3) & 3) * 4;
-      *reinterpret_cast<uint32_t*>(target) = words[D / 64 - 1][i];
+    for (int n = 0; n < 4; ++n) {
+      const int piece = 8 * h + ((2 * FieldOf(n, row) + (t >> 1)) ^ row);
+      const uint2 pair = ptx::LoadShared8(tile_row + 16 * piece + 8 * (t & 1));
+      values[8 * h + 2 * n] = pair.x;
+      values[8 * h + 2 * n + 1] = pair.y;
     }
   }
 }
 
-// Value codes of the whole page: bytes [64 tokens][stride] in shared memory to words of 16 tokens. One call makes the
-// four words of dimensions dim .. dim + 3 (a multiple of 4) for tokens 16 (k >> 1) + 8 (k & 1) + 2 t + e.
+// The code word of half h of a key row: byte e, field f = code of dimension 64 h + 16 f + 4 t + e.
 template <int D>
-__device__ __forceinline__ void PackValueWords(const uint8_t* codes, int stride, int dim, int t, uint8_t* block) {
-  uint32_t by_byte[4];  // byte b of the words: bits 8 b .. 8 b + 7 hold k = 4 (b & 1) .. + 3 of e = b >> 1
+__device__ __forceinline__ uint32_t KeyWord(const uint32_t (&values)[D / 8], int h, int row,
+                                            const DeviceGrid& grid) {
+  uint32_t fields[4];  // of register pair n: codes in the low bits of the bytes, 0x4A on top
 #pragma unroll
-  for (int b = 0; b < 4; ++b) {
+  for (int n = 0; n < 4; ++n) {
+    const uint32_t low = values[8 * h + 2 * n], high = values[8 * h + 2 * n + 1];
+    const float shift = grid.shift, unit = grid.quarter_reciprocal;
+    fields[n] = LevelOf(HighValue(high), shift, unit);
+    fields[n] = fields[n] * 256 + LevelOf(LowValue(high), shift, unit);
+    fields[n] = fields[n] * 256 + LevelOf(HighValue(low), shift, unit);
+    fields[n] = fields[n] * 256 + LevelOf(LowValue(low), shift, unit);
+  }
+  // Pairs 0 and 2 hold fields 0 and 2, pairs 1 and 3 fields 1 and 3, the other way round in odd
+  // rows.
+  const uint32_t first = (row & 1) ? 16 : 1, second = 17 - first;
+  constexpr uint32_t kTops = 0u - 17u * kLevelBits;
+  const uint32_t even = SettleCodes(fields[0] * first + (fields[2] * second + kTops));
+  const uint32_t odd = SettleCodes(fields[1] * first + (fields[3] * second + kTops));
+  return even + odd * 4;
+}
+
+// What PackValueWord needs of the 16 tokens 8 k + 2 t + e of a lane: (shift, quarter reciprocal)
+// for e = 0 and 1.
+struct ValueGrids {
+  float4 of_pair[8];
+};
+
+// The word of value dimension `dim` (piece = dim / 8, G = dim % 8) of a lane: bits 2 k + 16 e =
+// code of token 8 k + 2 t + e. values: shared address of the 64 rows of 2 D bytes. thresholds:
+// null, or [64] bf16 patterns to clip the tokens with.
+template <int D>
+__device__ __forceinline__ uint32_t ValueWord(uint32_t values, int piece, int lane,
+                                              const ValueGrids& grids, const uint16_t* thresholds) {
+  uint32_t pairs[8];
+  const int in_matrix = lane & 7;
+  const uint32_t address =
+      values + lane * (2 * D) +
+      (((piece & ~7) | ((piece & 7) ^ in_matrix)) << 4);  // row 8 (lane / 8) + in_matrix
+#pragma unroll
+  for (int q = 0; q < 2; ++q) {
+    uint32_t r[4];
+    ptx::LoadMatrixTransposed(r, address + q * 32 * (2 * D));
+#pragma unroll
+    for (int i = 0; i < 4; ++i) pairs[4 * q + i] = r[i];
+  }
+  if (thresholds != nullptr) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      pairs[k] = ClipPair(pairs[k],
+                          *reinterpret_cast<const uint32_t*>(thresholds + 8 * k + 2 * (lane & 3)));
+    }
+  }
+  uint32_t nibbles[2];  // of even and odd k: codes 4 (k >> 1) + 16 e
+#pragma unroll
+  for (int odd = 0; odd < 2; ++odd) {
     uint32_t word = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int k = 4 * (b & 1) + i;
-      const int token = 16 * (k >> 1) + 8 * (k & 1) + 2 * t + (b >> 1);
-      word |= *reinterpret_cast<const uint32_t*>(codes + token * stride + dim) << (2 * i);
-    }
-    by_byte[b] = word;
-  }
-  const uint32_t low01 = __byte_perm(by_byte[0], by_byte[1], 0x5140),
-                 high01 = __byte_perm(by_byte[0], by_byte[1], 0x7362);
-  const uint32_t low23 = __byte_perm(by_byte[2], by_byte[3], 0x5140),
-                 high23 = __byte_perm(by_byte[2], by_byte[3], 0x7362);
-  const uint32_t words[4] = {__byte_perm(low01, low23, 0x5410), __byte_perm(low01, low23, 0x7632),
-                             __byte_perm(high01, high23, 0x5410), __byte_perm(high01, high23, 0x7632)};
+    for (int e = 1; e >= 0; --e) {
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int operand_lane = 4 * ((dim + i) & 7) + t;
-    uint8_t* target = block + ValueCodesOffset(D) + (dim >> 5) * 512 + operand_lane * 16 + ((dim >> 3) & 3) * 4;
-    *reinterpret_cast<uint32_t*>(target) = words[i];
+      for (int k = 6 + odd; k >= 0; k -= 2) {
+        const float4& grid = grids.of_pair[k];
+        const uint32_t level = e == 1 ? LevelOf(HighValue(pairs[k]), grid.z, grid.w)
+                                      : LevelOf(LowValue(pairs[k]), grid.x, grid.y);
+        word = word * 16 + level;
+      }
+    }
+    nibbles[odd] = SettleCodes(word - 17u * kLevelBits);
   }
+  return nibbles[0] + nibbles[1] * 4;
 }
 
 }  // namespace oscar::affine::device

@@ -1,9 +1,11 @@
-// Decode attention on cold pages, inside CUDA graphs (gpu.md 11): read ceiling, BF16 rows through the same kernel,
-// INT2, and the load-only and compute-only variants, all in one run. Prints a table; JSON lines to a file with --json
-// PATH.
+// Decode attention on cold pages, inside CUDA graphs (gpu.md 11): read ceiling, BF16 rows through
+// the same kernel, INT2, and the load-only and compute-only variants, all in one run. Prints a
+// table; JSON lines to a file with --json PATH.
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 
 #include "src/kv/codec/affine/cuda_demote.h"
 #include "src/kv/kernels/cuda/decode_fixture.h"
@@ -45,8 +47,15 @@ struct Timing {
   int replays, launches;
 };
 
+// The card lowers its clocks after some 0.1 s at the power cap. So every figure is taken after a
+// pause and `work_ms` of the same work: a little for what a kernel takes in a burst, much for what
+// it takes when nothing else runs.
+constexpr float kBurstMs = 20, kSustainedMs = 500;
+constexpr auto kPause = std::chrono::milliseconds(150);
+
 // Microseconds per launch over replays of one graph that holds `launches` launches.
-Timing TimeGraph(int launches, const std::function<void(cudaStream_t, int)>& launch, int replays) {
+Timing TimeGraph(int launches, const std::function<void(cudaStream_t, int)>& launch, int replays,
+                 float work_ms = kBurstMs) {
   cudaStream_t stream;
   OSCAR_FIXTURE_CHECK(cudaStreamCreate(&stream));
   cudaGraph_t graph;
@@ -58,8 +67,8 @@ Timing TimeGraph(int launches, const std::function<void(cudaStream_t, int)>& lau
   cudaEvent_t begin, end;
   OSCAR_FIXTURE_CHECK(cudaEventCreate(&begin));
   OSCAR_FIXTURE_CHECK(cudaEventCreate(&end));
-  // At least 30 ms of work first: clocks settle.
-  for (float ms = 0; ms < 30;) {
+  std::this_thread::sleep_for(kPause);
+  for (float ms = 0; ms < work_ms;) {
     OSCAR_FIXTURE_CHECK(cudaEventRecord(begin, stream));
     for (int i = 0; i < 3; ++i) OSCAR_FIXTURE_CHECK(cudaGraphLaunch(exec, stream));
     OSCAR_FIXTURE_CHECK(cudaEventRecord(end, stream));
@@ -82,7 +91,8 @@ Timing TimeGraph(int launches, const std::function<void(cudaStream_t, int)>& lau
   OSCAR_FIXTURE_CHECK(cudaGraphExecDestroy(exec));
   OSCAR_FIXTURE_CHECK(cudaGraphDestroy(graph));
   OSCAR_FIXTURE_CHECK(cudaStreamDestroy(stream));
-  return {times.front(), times[times.size() / 2], times[times.size() * 95 / 100], replays, launches};
+  return {times.front(), times[times.size() / 2], times[times.size() * 95 / 100], replays,
+          launches};
 }
 
 FILE* g_json = nullptr;
@@ -90,13 +100,15 @@ double g_ceiling = 0;  // bytes per microsecond
 
 void Report(const std::string& name, const Timing& t, double bytes) {
   const double rate = bytes / t.median_us;
-  std::printf("%-44s %9.2f %9.2f %9.2f  %6.3f TB/s", name.c_str(), t.median_us, t.min_us, t.p95_us, rate * 1e-6);
+  std::printf("%-44s %9.2f %9.2f %9.2f  %6.3f TB/s", name.c_str(), t.median_us, t.min_us, t.p95_us,
+              rate * 1e-6);
   if (g_ceiling > 0) std::printf("  %5.1f %%", 100 * rate / g_ceiling);
   std::printf("\n");
   std::fflush(stdout);
   if (g_json != nullptr) {
     std::fprintf(g_json,
-                 "{\"name\":\"%s\",\"median_us\":%.3f,\"min_us\":%.3f,\"p95_us\":%.3f,\"bytes\":%.0f,\"replays\":%d,"
+                 "{\"name\":\"%s\",\"median_us\":%.3f,\"min_us\":%.3f,\"p95_us\":%.3f,\"bytes\":%."
+                 "0f,\"replays\":%d,"
                  "\"launches\":%d,\"ceiling_fraction\":%.4f}\n",
                  name.c_str(), t.median_us, t.min_us, t.p95_us, bytes, t.replays, t.launches,
                  g_ceiling > 0 ? rate / g_ceiling : 1.0);
@@ -113,7 +125,8 @@ void MeasureCeiling(int num_sms) {
     const Timing t = TimeGraph(
         1,
         [&](cudaStream_t stream, int) {
-          ReadAndReduce<<<grid, 512, 0, stream>>>(reinterpret_cast<const uint4*>(data.data()), bytes / 16, sink.data());
+          ReadAndReduce<<<grid, 512, 0, stream>>>(reinterpret_cast<const uint4*>(data.data()),
+                                                  bytes / 16, sink.data());
         },
         15);
     Report("ceiling/read/6GiB/grid" + std::to_string(grid), t, bytes);
@@ -124,8 +137,8 @@ void MeasureCeiling(int num_sms) {
 
 struct Options {
   std::vector<int> lengths = {8192, 32768, 102400}, batches = {1, 4, 16, 32}, groups = {4, 8};
-  bool variants = true, rows = true, overlap = true;
-  double tail_share = -1;
+  bool variants = true, rows = true, overlap = true, demotion = true, sustained = false;
+  int64_t whole_splits_below_bytes = -1;
 };
 
 void MeasureInt2(int tokens, int batch, int group, const Options& options, int num_sms) {
@@ -136,35 +149,46 @@ void MeasureInt2(int tokens, int batch, int group, const Options& options, int n
   plan.kv_heads = problem.kv_heads;
   plan.head_dim = 128;
   plan.num_ctas = num_sms;
-  if (options.tail_share >= 0) plan.tail_share = options.tail_share;
-  const std::string shape =
-      "/d128/g" + std::to_string(group) + "/n" + std::to_string(tokens) + "/b" + std::to_string(batch);
+  if (options.whole_splits_below_bytes >= 0)
+    plan.whole_splits_below_bytes = options.whole_splits_below_bytes;
+  const std::string shape = "/d128/g" + std::to_string(group) + "/n" + std::to_string(tokens) +
+                            "/b" + std::to_string(batch);
   auto measure = [&](const SequenceExtent& e, const std::string& kind, bool variants) {
     problem.sequences.assign(batch, e);
     const int64_t bytes = PlanDecode(problem.sequences, plan).bytes;
     const int sets = static_cast<int>(std::clamp<int64_t>(kRotationBytes / bytes + 1, 2, 100));
     Launch launch(problem, plan, sets, false);
     const int replays = static_cast<int64_t>(tokens) * batch > 1'000'000 ? 11 : 25;
-    auto time = [&](DecodeKernelKind k, bool overlap) {
+    auto time = [&](DecodeKernelKind k, bool overlap, float work_ms = kBurstMs) {
       return TimeGraph(
-          sets, [&](cudaStream_t stream, int i) { OSCAR_FIXTURE_CHECK(launch.Run(stream, i, k, overlap, false)); },
-          replays);
+          sets,
+          [&](cudaStream_t stream, int i) {
+            OSCAR_FIXTURE_CHECK(launch.Run(stream, i, k, overlap, false));
+          },
+          replays, work_ms);
     };
     Report("attend/cuda/" + kind + shape, time(DecodeKernelKind::kNormal, false), bytes);
     if (options.overlap && variants)
       Report("attend/cuda/" + kind + "+pdl" + shape, time(DecodeKernelKind::kNormal, true), bytes);
+    if (options.sustained && variants)
+      Report("attend/cuda/" + kind + "+sustained" + shape,
+             time(DecodeKernelKind::kNormal, false, kSustainedMs), bytes);
     if (options.variants && variants) {
-      Report("attend/cuda/" + kind + "+load-only" + shape, time(DecodeKernelKind::kLoadOnly, false), bytes);
-      Report("attend/cuda/" + kind + "+compute-only" + shape, time(DecodeKernelKind::kComputeOnly, false), bytes);
+      Report("attend/cuda/" + kind + "+load-only" + shape, time(DecodeKernelKind::kLoadOnly, false),
+             bytes);
+      Report("attend/cuda/" + kind + "+compute-only" + shape,
+             time(DecodeKernelKind::kComputeOnly, false), bytes);
     }
   };
   measure(extent, "int2", true);
   measure({tokens / 64, 0}, "int2-no-window", true);
-  if (options.rows && static_cast<int64_t>(tokens) * batch <= 3'300'000) measure({0, tokens}, "bf16", false);
+  if (options.rows && static_cast<int64_t>(tokens) * batch <= 3'300'000)
+    measure({0, tokens}, "bf16", false);
 }
 
-// Demotion with the clip of int2:oscar: pages x layers, rows random, cold.
-void MeasureDemote(int pages, int layers, const std::string& name) {
+// Demotion with the clip of int2:oscar: pages x layers, rows random, cold; of rows in code space,
+// or raw with one matrix per layer, KV head and side.
+void MeasureDemote(int pages, int layers, bool transforms, const std::string& name) {
   namespace layout = affine::device;
   constexpr int kD = 128, kHeads = 8;
   const int64_t row_bytes = int64_t{kHeads} * layout::Bf16BlockBytes(kD),
@@ -176,7 +200,8 @@ void MeasureDemote(int pages, int layers, const std::string& name) {
   std::iota(table.begin(), table.end(), 0);
   DeviceBuffer<int32_t> table_buffer(table), num_rows_buffer(num_rows);
   fixture::FillRowPages<<<dim3(all_pages, kHeads, 1), 256>>>(
-      {rows.data(), table_buffer.data(), all_pages, num_rows_buffer.data(), kHeads, kD}, fixture::Data::kNormal, 5);
+      {rows.data(), table_buffer.data(), all_pages, num_rows_buffer.data(), kHeads, kD},
+      fixture::Data::kNormal, 5);
   std::vector<DemoteJob> jobs;
   std::mt19937_64 rng(3);
   std::vector<int32_t> order(sets * pages);
@@ -186,6 +211,16 @@ void MeasureDemote(int pages, int layers, const std::string& name) {
   DeviceBuffer<DemoteJob> job_buffer(jobs);
   DeviceBuffer<DeviceStatus> status(1);
   status.Fill(0);
+  DeviceBuffer<float> matrices(static_cast<size_t>(2) * layers * kHeads * kD * kD);
+  std::vector<float> host_matrices(matrices.size());
+  for (float& m : host_matrices) m = std::uniform_real_distribution<float>(-0.15f, 0.15f)(rng);
+  matrices.Upload(host_matrices);
+  DemoteSide sides[2] = {{122}, {117}};
+  for (int side = 0; transforms && side < 2; ++side) {
+    sides[side].matrix = matrices.data() + static_cast<size_t>(side) * layers * kHeads * kD * kD;
+    sides[side].layer_stride = int64_t{kHeads} * kD * kD;
+    sides[side].head_stride = int64_t{kD} * kD;
+  }
   const Timing t = TimeGraph(
       sets,
       [&](cudaStream_t stream, int set) {
@@ -196,12 +231,12 @@ void MeasureDemote(int pages, int layers, const std::string& name) {
                                        job_buffer.data() + set * pages,
                                        status.data(),
                                        kHeads,
-                                       122,
-                                       117};
+                                       {sides[0], sides[1]}};
         OSCAR_FIXTURE_CHECK(affine::LaunchDemote(kD, params, pages, layers, stream));
       },
       25);
-  Report("demote/cuda/int2:oscar/d128/" + name, t, bytes);
+  Report(std::string(transforms ? "demote+transform" : "demote") + "/cuda/int2:oscar/d128/" + name,
+         t, bytes);
 }
 
 std::vector<int> ParseList(const char* text) {
@@ -226,10 +261,14 @@ int Main(int argc, char** argv) {
       options.batches = ParseList(argv[++i]);
     else if (arg == "--groups" && has_value)
       options.groups = ParseList(argv[++i]);
-    else if (arg == "--tail" && has_value)
-      options.tail_share = std::atof(argv[++i]);
+    else if (arg == "--whole-splits-below" && has_value)
+      options.whole_splits_below_bytes = std::atoll(argv[++i]);
     else if (arg == "--no-variants")
       options.variants = false;
+    else if (arg == "--sustained")
+      options.sustained = true;
+    else if (arg == "--no-demotion")
+      options.demotion = false;
     else if (arg == "--no-bf16")
       options.rows = false;
     else if (arg == "--json" && has_value)
@@ -244,16 +283,20 @@ int Main(int argc, char** argv) {
   const int num_sms = properties.multiProcessorCount;
   int driver = 0;
   OSCAR_FIXTURE_CHECK(cudaDriverGetVersion(&driver));
-  std::printf("# %s, %d SMs, driver API %d\n# us per launch: median, min, p95\n", properties.name, num_sms, driver);
+  std::printf("# %s, %d SMs, driver API %d\n# us per launch: median, min, p95\n", properties.name,
+              num_sms, driver);
   for (const DecodeKernelKind kind :
        {DecodeKernelKind::kNormal, DecodeKernelKind::kLoadOnly, DecodeKernelKind::kComputeOnly}) {
     for (const int group : {4, 8})
       OSCAR_FIXTURE_CHECK(affine::PrepareDecodeKernel(*affine::FindDecodeKernel(128, group, kind)));
   }
   MeasureCeiling(num_sms);
-  MeasureDemote(128, 1, "8192-tokens-1-layer");
-  MeasureDemote(4, 36, "4-pages-36-layers");
-  MeasureDemote(1, 36, "1-page-36-layers");
+  for (const bool transforms : {false, true}) {
+    if (!options.demotion) break;
+    MeasureDemote(128, 1, transforms, "8192-tokens-1-layer");
+    MeasureDemote(4, 36, transforms, "4-pages-36-layers");
+    MeasureDemote(1, 36, transforms, "1-page-36-layers");
+  }
   for (const int group : options.groups) {
     Options own = options;
     own.rows = options.rows && group == options.groups.front();

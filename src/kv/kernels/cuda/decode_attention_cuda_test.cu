@@ -1,4 +1,5 @@
-// The decode attention kernels against the float64 judge (gpu.md 6 and 10). Needs a GPU; label cuda.
+// The decode attention kernels against the float64 judge (gpu.md 6 and 10). Needs a GPU; label
+// cuda.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -41,10 +42,10 @@ DecodePlanOptions Options(const Problem& problem) {
 struct Errors {
   double whole, worst_head;
 };
-// size: what a row's error is relative to; the expected values themselves, or the sums of |values| where they may
-// cancel.
-Errors ErrorsOf(const std::vector<float>& actual, const std::vector<double>& expected, const std::vector<double>& size,
-                int d) {
+// size: what a row's error is relative to; the expected values themselves, or the sums of |values|
+// where they may cancel.
+Errors ErrorsOf(const std::vector<float>& actual, const std::vector<double>& expected,
+                const std::vector<double>& size, int d) {
   double error = 0, norm = 0, worst = 0;
   for (size_t row = 0; row < expected.size() / d; ++row) {
     double row_error = 0, row_norm = 0;
@@ -70,13 +71,15 @@ void ExpectAccurate(const Problem& problem, const DecodePlanOptions& options, co
   ASSERT_EQ(launch.Run(), cudaSuccess) << what;
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess) << what;
   const std::vector<float> out = launch.OutF32();
-  const Errors errors = ErrorsOf(out, launch.Judge(), launch.Judge(problem.data != Data::kNormal), problem.head_dim);
+  const Errors errors =
+      ErrorsOf(out, launch.Judge(), launch.Judge(problem.data != Data::kNormal), problem.head_dim);
   std::printf("%-44s %.2e  worst head %.2e\n", what.c_str(), errors.whole, errors.worst_head);
   EXPECT_LE(errors.whole, bounds.whole) << what;
   EXPECT_LE(errors.worst_head, bounds.per_head) << what;
   if (errors.whole > g_largest.whole) g_largest = errors;
   const std::vector<uint16_t> rounded = launch.Out();
-  for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(rounded[i], base::Bf16FromF32(out[i])) << what << " element " << i;
+  for (size_t i = 0; i < out.size(); ++i)
+    ASSERT_EQ(rounded[i], base::Bf16FromF32(out[i])) << what << " element " << i;
   for (const int32_t counter : launch.Counters()) ASSERT_EQ(counter, 0) << what;
 }
 
@@ -84,7 +87,8 @@ class DecodeAttention : public ::testing::Test {
  protected:
   void SetUp() override {
     int devices = 0;
-    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
+    if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
+      GTEST_SKIP() << "no CUDA device";
     for (const int d : {64, 128, 192, 256}) {
       for (const int group : {4, 8}) {
         const auto* kernel = affine::FindDecodeKernel(d, group, affine::DecodeKernelKind::kNormal);
@@ -157,10 +161,10 @@ TEST_F(DecodeAttention, EqualAndRaggedBatchesAreAccurateWithAndWithoutMeans) {
           problem.sequences.push_back(ExtentOfSequence(tokens, kSink, kRecent));
         }
         DecodePlanOptions options = Options(problem);
-        options.tail_share = batch % 2 ? 0.15 : 0.0;  // with a claimed tail, too
-        options.tail_from_bytes = 0;
+        if (batch % 2) options.whole_splits_below_bytes = 0;
         ExpectAccurate(problem, options, BoundsFor(problem),
-                       "batch " + std::to_string(batch) + " g " + std::to_string(group) + (ragged ? " ragged" : ""));
+                       "batch " + std::to_string(batch) + " g " + std::to_string(group) +
+                           (ragged ? " ragged" : ""));
       }
     }
   }
@@ -180,7 +184,8 @@ TEST_F(DecodeAttention, EveryHeadDimIsAccurate) {
           problem.sequences = EqualSequences(2, {pages, 333});
           problem.seed = d + pages;
           ExpectAccurate(problem, Options(problem), BoundsFor(problem),
-                         "d " + std::to_string(d) + " g " + std::to_string(group) + " pages " + std::to_string(pages));
+                         "d " + std::to_string(d) + " g " + std::to_string(group) + " pages " +
+                             std::to_string(pages));
         }
       }
     }
@@ -196,8 +201,8 @@ TEST_F(DecodeAttention, LargeLogitsAreAccurate) {
         problem.logit_deviation = deviation;
         problem.sequences = EqualSequences(2, {pages, 333});
         problem.seed = 1000 + pages;
-        const std::string what = "deviation " + std::to_string(deviation) + " g " + std::to_string(group) + " pages " +
-                                 std::to_string(pages);
+        const std::string what = "deviation " + std::to_string(deviation) + " g " +
+                                 std::to_string(group) + " pages " + std::to_string(pages);
         ExpectAccurate(problem, Options(problem), BoundsFor(problem), what);
       }
     }
@@ -229,8 +234,9 @@ TEST_F(DecodeAttention, HostileDataIsAccurate) {
         if (data == Data::kHugeQuery) bounds = {0.05, 0.05};
         // The huge row has logits of 16 nats and holds nearly all of the value.
         if (data == Data::kOutlier) bounds = {2e-3, 5e-3};
-        ExpectAccurate(problem, Options(problem), bounds,
-                       std::string(name) + " g " + std::to_string(group) + " pages " + std::to_string(pages));
+        ExpectAccurate(
+            problem, Options(problem), bounds,
+            std::string(name) + " g " + std::to_string(group) + " pages " + std::to_string(pages));
       }
     }
   }
@@ -240,12 +246,10 @@ TEST_F(DecodeAttention, AHundredRunsAreBitEqualAlsoWithAnOverlappedStart) {
   for (const int group : {4, 8}) {
     Problem problem;
     problem.group = group;
-    for (int i = 0; i < 19; ++i) problem.sequences.push_back(ExtentOfSequence(500 + 731 * i, kSink, kRecent));
+    for (int i = 0; i < 19; ++i)
+      problem.sequences.push_back(ExtentOfSequence(500 + 731 * i, kSink, kRecent));
     DecodePlanOptions options = Options(problem);
-    options.tail_share = 0.2;
-    options.tail_from_bytes = 0;
     Launch launch(problem, options);
-    ASSERT_GT(launch.plan().tail_end, launch.plan().tail_first);
     ASSERT_EQ(launch.Run(), cudaSuccess);
     const std::vector<float> first = launch.OutF32();
     for (int run = 0; run < 100; ++run) {

@@ -1,5 +1,5 @@
-// Random decode attention problems on the device, their float64 judge, and the buffers of a launch: for tests and
-// benches.
+// Random decode attention problems on the device, their float64 judge, and the buffers of a launch:
+// for tests and benches.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -25,13 +25,14 @@
 
 namespace oscar::kernels::cuda::fixture {
 
-#define OSCAR_FIXTURE_CHECK(call)                                                                     \
-  do {                                                                                                \
-    const cudaError_t status = (call);                                                                \
-    if (status != cudaSuccess) {                                                                      \
-      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status)); \
-      std::exit(3);                                                                                   \
-    }                                                                                                 \
+#define OSCAR_FIXTURE_CHECK(call)                                        \
+  do {                                                                   \
+    const cudaError_t status = (call);                                   \
+    if (status != cudaSuccess) {                                         \
+      std::fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #call, \
+                   cudaGetErrorString(status));                          \
+      std::exit(3);                                                      \
+    }                                                                    \
   } while (false)
 
 template <class T>
@@ -51,7 +52,8 @@ class DeviceBuffer {
   }
   ~DeviceBuffer() { cudaFree(data_); }
   void Upload(const std::vector<T>& host) {
-    OSCAR_FIXTURE_CHECK(cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
+    OSCAR_FIXTURE_CHECK(
+        cudaMemcpy(data_, host.data(), host.size() * sizeof(T), cudaMemcpyHostToDevice));
   }
   std::vector<T> Download() const {
     std::vector<T> host(size_);
@@ -98,14 +100,17 @@ __host__ __device__ inline uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
   return x ^ (x >> 31);
 }
-__host__ __device__ inline float Uniform(uint64_t x) { return (Mix(x) >> 40) * 0x1p-24f; }  // [0, 1)
-__host__ __device__ inline float Normal(uint64_t x) {                                       // sum of 12 uniforms
+__host__ __device__ inline float Uniform(uint64_t x) {
+  return (Mix(x) >> 40) * 0x1p-24f;
+}  // [0, 1)
+__host__ __device__ inline float Normal(uint64_t x) {  // sum of 12 uniforms
   float sum = -6.0f;
   for (int i = 0; i < 12; ++i) sum += Uniform(x * 12 + i);
   return sum;
 }
 
-// Pages to fill: the pool, page ids [sequence][stride], and how many pages or rows each sequence has.
+// Pages to fill: the pool, page ids [sequence][stride], and how many pages or rows each sequence
+// has.
 struct PagesToFill {
   uint8_t* pool;
   const int32_t* table;
@@ -114,7 +119,8 @@ struct PagesToFill {
   int kv_heads, head_dim;
 
   __device__ size_t Block(int sequence, int page, int head) const {
-    return static_cast<size_t>(table[static_cast<size_t>(sequence) * stride + page]) * kv_heads + head;
+    return static_cast<size_t>(table[static_cast<size_t>(sequence) * stride + page]) * kv_heads +
+           head;
   }
 };
 
@@ -125,7 +131,8 @@ static __global__ void FillCodePages(PagesToFill pages, Data data, uint64_t seed
   const int d = pages.head_dim, num_pages = pages.counts[sequence];
   if (page >= num_pages) return;
   uint8_t* block = pages.pool + pages.Block(sequence, page, head) * layout::BlockBytes(d);
-  const uint64_t key = Mix(seed) + ((static_cast<uint64_t>(sequence) * 4096 + page) * 64 + head) * 16384;
+  const uint64_t key =
+      Mix(seed) + ((static_cast<uint64_t>(sequence) * 4096 + page) * 64 + head) * 16384;
   for (int i = threadIdx.x; i < 8 * d; i += blockDim.x) {
     reinterpret_cast<uint32_t*>(block)[i] = static_cast<uint32_t>(Mix(key + i));
   }
@@ -135,7 +142,8 @@ static __global__ void FillCodePages(PagesToFill pages, Data data, uint64_t seed
     float scale = 0.55f + 0.7f * Uniform(key + 9000 + i);  // standard deviation of a row about 1
     float offset = -1.5f * scale + 0.1f * (Uniform(key + 9500 + i) - 0.5f);
     if (data == Data::kRising && is_key) offset += 0.6f * page;
-    if (data == Data::kDominatingCode && is_key && page == num_pages / 2 && token == 37) offset += 6.0f;
+    if (data == Data::kDominatingCode && is_key && page == num_pages / 2 && token == 37)
+      offset += 6.0f;
     if (data == Data::kZeroScales) scale = 0.0f;
     if (data == Data::kSubnormalScales) scale = 3e-6f;
     if (data == Data::kLargeOffsets) offset = (token & 1) ? 700.0f : -300.0f;
@@ -145,36 +153,43 @@ static __global__ void FillCodePages(PagesToFill pages, Data data, uint64_t seed
       offset = -1.5f * scale;
     }
     const int place = is_key ? layout::KeyPairOffset(d, token) : layout::ValuePairOffset(d, token);
-    *reinterpret_cast<__half2*>(block + place) = __halves2half2(__float2half_rn(scale), __float2half_rn(offset));
+    *reinterpret_cast<__half2*>(block + place) =
+        __halves2half2(__float2half_rn(scale), __float2half_rn(offset));
   }
 }
 
 static __global__ void FillRowPages(PagesToFill pages, Data data, uint64_t seed) {
   namespace layout = affine::device;
   const int page = blockIdx.x, head = blockIdx.y, sequence = blockIdx.z;
-  const int d = pages.head_dim, num_rows = pages.counts[sequence], rows = num_rows - page * layout::kTokens;
+  const int d = pages.head_dim, num_rows = pages.counts[sequence],
+            rows = num_rows - page * layout::kTokens;
   if (rows <= 0) return;
   uint8_t* block = pages.pool + pages.Block(sequence, page, head) * layout::Bf16BlockBytes(d);
-  const uint64_t key = Mix(seed + 77) + ((static_cast<uint64_t>(sequence) * 4096 + page) * 64 + head) * 65536;
+  const uint64_t key =
+      Mix(seed + 77) + ((static_cast<uint64_t>(sequence) * 4096 + page) * 64 + head) * 65536;
   for (int i = threadIdx.x; i < 2 * layout::kTokens * d; i += blockDim.x) {
     const int token = i / d % layout::kTokens, dim = i % d;
     if (token >= rows) continue;  // stays poisoned
     const bool is_key = i < layout::kTokens * d;
     float value = Normal(key + i);
-    if (data == Data::kDominatingRow && is_key && page == 0 && token == min(21, num_rows - 1)) value += 6.0f;
-    const int place = is_key ? layout::Bf16KeyOffset(d, token, dim) : layout::Bf16ValueOffset(d, token, dim);
-    *reinterpret_cast<uint16_t*>(block + place) = static_cast<uint16_t>((__float_as_uint(value) + 0x8000u) >> 16);
+    if (data == Data::kDominatingRow && is_key && page == 0 && token == min(21, num_rows - 1))
+      value += 6.0f;
+    const int place =
+        is_key ? layout::Bf16KeyOffset(d, token, dim) : layout::Bf16ValueOffset(d, token, dim);
+    *reinterpret_cast<uint16_t*>(block + place) =
+        static_cast<uint16_t>((__float_as_uint(value) + 0x8000u) >> 16);
   }
 }
 
-// The judge: float64 softmax attention of one query head on the decoded elements; with `magnitude` of |values|, the
-// size against which cancellation is judged. One CTA per (query head, sequence).
-static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pages, const int32_t* num_rows, int d,
-                                      bool magnitude, double* out) {
+// The judge: float64 softmax attention of one query head on the decoded elements; with `magnitude`
+// of |values|, the size against which cancellation is judged. One CTA per (query head, sequence).
+static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pages,
+                                      const int32_t* num_rows, int d, bool magnitude, double* out) {
   namespace layout = affine::device;
   const int query_head = blockIdx.x, sequence = blockIdx.y, head = query_head / params.group;
   const int code_tokens = num_pages[sequence] * layout::kTokens, rows = num_rows[sequence];
-  const size_t query_row = static_cast<size_t>(sequence) * params.kv_heads * params.group + query_head;
+  const size_t query_row =
+      static_cast<size_t>(sequence) * params.kv_heads * params.group + query_head;
   __shared__ double partial[256], weights[256];
   __shared__ double q[256];
   for (int i = threadIdx.x; i < d; i += blockDim.x) {
@@ -187,7 +202,8 @@ static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pa
       const uint8_t* block =
           params.code_pool +
           (static_cast<size_t>(
-               params.code_table[static_cast<size_t>(sequence) * params.code_table_stride + index / layout::kTokens]) *
+               params.code_table[static_cast<size_t>(sequence) * params.code_table_stride +
+                                 index / layout::kTokens]) *
                params.kv_heads +
            head) *
               layout::BlockBytes(d);
@@ -202,12 +218,15 @@ static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pa
     const uint8_t* block =
         params.row_pool +
         (static_cast<size_t>(
-             params.row_table[static_cast<size_t>(sequence) * params.row_table_stride + row / layout::kTokens]) *
+             params.row_table[static_cast<size_t>(sequence) * params.row_table_stride +
+                              row / layout::kTokens]) *
              params.kv_heads +
          head) *
             layout::Bf16BlockBytes(d);
-    const int place = is_key ? layout::Bf16KeyOffset(d, token, dim) : layout::Bf16ValueOffset(d, token, dim);
-    return __uint_as_float(static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(block + place)) << 16);
+    const int place =
+        is_key ? layout::Bf16KeyOffset(d, token, dim) : layout::Bf16ValueOffset(d, token, dim);
+    return __uint_as_float(static_cast<uint32_t>(*reinterpret_cast<const uint16_t*>(block + place))
+                           << 16);
   };
   auto logit = [&](int index) {  // log2 units
     double sum = 0.0;
@@ -239,17 +258,19 @@ static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pa
     __syncthreads();
   }
   if (static_cast<int>(threadIdx.x) < d) {
-    if (params.value_mean != nullptr && total > 0) result += code_sum * params.value_mean[head * d + threadIdx.x];
+    if (params.value_mean != nullptr && total > 0)
+      result += code_sum * params.value_mean[head * d + threadIdx.x];
     out[query_row * d + threadIdx.x] = total > 0 ? result / sum : 0.0;
   }
 }
 
-// A problem on the device with everything that a launch needs. Page ids are shuffled over a pool with foreign pages
-// between, which are poisoned, as is every byte that the problem does not own. Several sets of pages for cold-cache
-// rotation.
+// A problem on the device with everything that a launch needs. Page ids are shuffled over a pool
+// with foreign pages between, which are poisoned, as is every byte that the problem does not own.
+// Several sets of pages for cold-cache rotation.
 class Launch {
  public:
-  Launch(const Problem& problem, const DecodePlanOptions& plan_options, int num_sets = 1, bool poison = true)
+  Launch(const Problem& problem, const DecodePlanOptions& plan_options, int num_sets = 1,
+         bool poison = true)
       : problem_(problem), plan_(PlanDecode(problem.sequences, plan_options)) {
     namespace layout = affine::device;
     const int batch = static_cast<int>(problem.sequences.size()), d = problem.head_dim;
@@ -264,10 +285,10 @@ class Launch {
       row_pages += (s.num_rows + 63) / 64;
     }
     std::mt19937_64 rng(problem.seed);
-    code_pool_ = DeviceBuffer<uint8_t>((static_cast<size_t>(pages) * num_sets + kForeignPages) * problem.kv_heads *
-                                       layout::BlockBytes(d));
-    row_pool_ = DeviceBuffer<uint8_t>((static_cast<size_t>(row_pages) * num_sets + kForeignPages) * problem.kv_heads *
-                                      layout::Bf16BlockBytes(d));
+    code_pool_ = DeviceBuffer<uint8_t>((static_cast<size_t>(pages) * num_sets + kForeignPages) *
+                                       problem.kv_heads * layout::BlockBytes(d));
+    row_pool_ = DeviceBuffer<uint8_t>((static_cast<size_t>(row_pages) * num_sets + kForeignPages) *
+                                      problem.kv_heads * layout::Bf16BlockBytes(d));
     if (poison) {
       code_pool_.Fill(0xFF);
       row_pool_.Fill(0xFF);
@@ -281,10 +302,12 @@ class Launch {
     for (int set = 0; set < num_sets; ++set) {
       const uint64_t seed = problem.seed + set;
       FillCodePages<<<dim3(most_pages, problem.kv_heads, batch), 128>>>(
-          {code_pool_.data(), code_tables_[set].data(), most_pages, num_pages_.data(), problem.kv_heads, d},
+          {code_pool_.data(), code_tables_[set].data(), most_pages, num_pages_.data(),
+           problem.kv_heads, d},
           problem.data, seed);
       FillRowPages<<<dim3(most_row_pages, problem.kv_heads, batch), 256>>>(
-          {row_pool_.data(), row_tables_[set].data(), most_row_pages, num_rows_.data(), problem.kv_heads, d},
+          {row_pool_.data(), row_tables_[set].data(), most_row_pages, num_rows_.data(),
+           problem.kv_heads, d},
           problem.data, seed);
     }
     OSCAR_FIXTURE_CHECK(cudaGetLastError());
@@ -317,7 +340,7 @@ class Launch {
     }
     partials_ = DeviceBuffer<float>(static_cast<size_t>(plan_.num_slots) * kernel_->head_tile * d);
     stats_ = DeviceBuffer<float>(static_cast<size_t>(plan_.num_slots) * kernel_->head_tile * 4);
-    counters_ = DeviceBuffer<int32_t>(static_cast<size_t>(batch) * problem.kv_heads + 1);
+    counters_ = DeviceBuffer<int32_t>(static_cast<size_t>(batch) * problem.kv_heads);
     partials_.Fill(0xFF);
     stats_.Fill(0xFF);
     out_.Fill(0xFF);
@@ -340,12 +363,9 @@ class Launch {
     p.row_table_stride = row_stride_;
     p.starts = starts_.data();
     p.items = items_.data();
-    p.tail_first = plan_.tail_first;
-    p.tail_end = plan_.tail_end;
     p.partials = partials_.data();
     p.partial_stats = stats_.data();
     p.pair_counters = counters_.data();
-    p.tail_counter = counters_.data() + counters_.size() - 1;
     p.out = out_.data();
     p.out_f32 = with_f32 ? out_f32_.data() : nullptr;
     p.kv_heads = problem_.kv_heads;
@@ -354,15 +374,17 @@ class Launch {
     return p;
   }
   cudaError_t Run(cudaStream_t stream = nullptr, int set = 0,
-                  affine::DecodeKernelKind kind = affine::DecodeKernelKind::kNormal, bool overlap = false,
-                  bool with_f32 = true) const {
+                  affine::DecodeKernelKind kind = affine::DecodeKernelKind::kNormal,
+                  bool overlap = false, bool with_f32 = true) const {
     const auto* kernel = affine::FindDecodeKernel(problem_.head_dim, problem_.group, kind);
-    return affine::LaunchDecode(*kernel, Params(set, with_f32), static_cast<int>(plan_.starts.size()), overlap, stream);
+    return affine::LaunchDecode(*kernel, Params(set, with_f32),
+                                static_cast<int>(plan_.starts.size()), overlap, stream);
   }
   std::vector<double> Judge(bool magnitude = false, int set = 0) const {
     DeviceBuffer<double> expected(query_.size());
-    JudgeAttention<<<dim3(problem_.query_heads(), static_cast<int>(problem_.sequences.size())), 256>>>(
-        Params(set), num_pages_.data(), num_rows_.data(), problem_.head_dim, magnitude, expected.data());
+    JudgeAttention<<<dim3(problem_.query_heads(), static_cast<int>(problem_.sequences.size())),
+                     256>>>(Params(set), num_pages_.data(), num_rows_.data(), problem_.head_dim,
+                            magnitude, expected.data());
     OSCAR_FIXTURE_CHECK(cudaGetLastError());
     return expected.Download();
   }
@@ -392,8 +414,8 @@ class Launch {
 
  private:
   static constexpr int kForeignPages = 3;
-  static std::vector<DeviceBuffer<int32_t>> Tables(const std::vector<int32_t>& counts, int stride, int num_sets,
-                                                   std::mt19937_64& rng) {
+  static std::vector<DeviceBuffer<int32_t>> Tables(const std::vector<int32_t>& counts, int stride,
+                                                   int num_sets, std::mt19937_64& rng) {
     const int total = std::accumulate(counts.begin(), counts.end(), 0);
     std::vector<int32_t> ids(static_cast<size_t>(total) * num_sets + kForeignPages);
     std::iota(ids.begin(), ids.end(), 0);
@@ -439,7 +461,9 @@ inline std::vector<double> PlainAttention(const Launch& launch) {
       const int pages = problem.sequences[sequence].num_code_pages;
       for (int page = 0; page < pages; ++page) {
         const size_t block =
-            (static_cast<size_t>(code_table[sequence * launch.code_stride() + page]) * problem.kv_heads + head) *
+            (static_cast<size_t>(code_table[sequence * launch.code_stride() + page]) *
+                 problem.kv_heads +
+             head) *
             layout::BlockBytes(d);
         std::vector<uint8_t> side_codes[2];
         std::vector<uint16_t> scales[2], offsets[2];
@@ -449,14 +473,15 @@ inline std::vector<double> PlainAttention(const Launch& launch) {
           offsets[side].resize(tokens);
         }
         affine::RowsFromDeviceBlock(d, std::span(codes).subspan(block, layout::BlockBytes(d)),
-                                    {side_codes[0], scales[0], offsets[0]}, {side_codes[1], scales[1], offsets[1]});
+                                    {side_codes[0], scales[0], offsets[0]},
+                                    {side_codes[1], scales[1], offsets[1]});
         for (int token = 0; token < tokens; ++token) {
           for (int side = 0; side < 2; ++side) {
             std::vector<double> row(d);
             for (int i = 0; i < d; ++i) {
-              row[i] =
-                  base::F32FromF16(offsets[side][token]) + static_cast<double>(base::F32FromF16(scales[side][token])) *
-                                                               side_codes[side][static_cast<size_t>(token) * d + i];
+              row[i] = base::F32FromF16(offsets[side][token]) +
+                       static_cast<double>(base::F32FromF16(scales[side][token])) *
+                           side_codes[side][static_cast<size_t>(token) * d + i];
               if (side == 1 && problem.has_mean) row[i] += mean[static_cast<size_t>(head) * d + i];
             }
             (side == 0 ? keys : values).push_back(row);
@@ -465,7 +490,9 @@ inline std::vector<double> PlainAttention(const Launch& launch) {
       }
       for (int r = 0; r < problem.sequences[sequence].num_rows; ++r) {
         const size_t block =
-            (static_cast<size_t>(row_table[sequence * launch.row_stride() + r / tokens]) * problem.kv_heads + head) *
+            (static_cast<size_t>(row_table[sequence * launch.row_stride() + r / tokens]) *
+                 problem.kv_heads +
+             head) *
             layout::Bf16BlockBytes(d);
         std::vector<double> key(d), value(d);
         for (int i = 0; i < d; ++i) {

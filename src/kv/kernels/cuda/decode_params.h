@@ -1,13 +1,15 @@
-// Structs that cross to the decode attention kernels (gpu.md 5). Plain data, no CUDA types: bf16 is uint16_t here.
+// Structs that cross to the decode attention kernels (gpu.md 5). Plain data, no CUDA types: bf16 is
+// uint16_t here.
 #pragma once
 
 #include <cstdint>
 
 namespace oscar::kernels::cuda {
 
-// One piece of work of one CTA: of one (sequence, KV head), INT2 pages [first_page, + num_pages) and tiles of 16 BF16
-// rows [first_tile, + num_tiles), either may be empty. Its result goes to partial slot `slot`; the pair (sequence,
-// head) owns the slots [pair_first_slot, pair_first_slot + pair_num_slots).
+// One piece of work of one CTA: of one (sequence, KV head), INT2 pages [first_page, + num_pages)
+// and tiles of 16 BF16 rows [first_tile, + num_tiles), either may be empty. Its result goes to
+// partial slot `slot`; the pair (sequence, head) owns the slots [pair_first_slot, pair_first_slot +
+// pair_num_slots).
 struct DecodeItem {
   int32_t sequence;
   int32_t head;
@@ -23,7 +25,8 @@ struct DecodeItem {
 };
 static_assert(sizeof(DecodeItem) == 48);
 
-// The static share of a CTA: its first item in place (one load less at the start), then items [next, end) of the list.
+// The share of a CTA: its first item in place (one load less at the start), then items [next, end)
+// of the list.
 struct DecodeStart {
   DecodeItem first;
   int32_t has_first;
@@ -34,25 +37,28 @@ struct DecodeStart {
 static_assert(sizeof(DecodeStart) == 64);
 
 struct DecodeParams {
-  const uint16_t* queries;    // [B, Hq, d] bf16, code space: for INT2 pages and BF16 rows (common space, gpu.md 5.1)
-  const float* beta;          // [B, Hq] f32: kappa * (q . mu_K), or null
-  const float* value_mean;    // [kv_heads, d] f32, code space, or null
-  const uint8_t* code_pool;   // layer base; block of (page, head) at (page * kv_heads + head) * BlockBytes(d)
-  const uint8_t* row_pool;    // layer base; block of (page, head) at (page * kv_heads + head) * 256 d
+  const uint16_t* queries;  // [B, Hq, d] bf16, code space: for INT2 pages and BF16 rows (common
+                            // space, gpu.md 5.1)
+  const float* beta;        // [B, Hq] f32: kappa * (q . mu_K), or null
+  const float* value_mean;  // [kv_heads, d] f32, code space, or null
+  const uint8_t*
+      code_pool;  // layer base; block of (page, head) at (page * kv_heads + head) * BlockBytes(d)
+  const uint8_t* row_pool;  // layer base; block of (page, head) at (page * kv_heads + head) * 256 d
   const int32_t* code_table;  // [B, code_table_stride] page ids; entry i: page i behind the sink
-  const int32_t* row_table;  // [B, row_table_stride] page ids; entry i: the i-th page that holds BF16 rows, by position
+  const int32_t* row_table;   // [B, row_table_stride] page ids; entry i: the i-th page that holds
+                              // BF16 rows, by position
   int32_t code_table_stride;
   int32_t row_table_stride;
 
   const DecodeStart* starts;  // [gridDim.x]
   const DecodeItem* items;
-  int32_t tail_first;  // items [tail_first, tail_end) are claimed through *tail_counter
-  int32_t tail_end;
+  int32_t overlaps_start;  // set by the launch: pages may be requested before the launches ahead
+                           // have finished
 
   float* partials;         // [slots][heads of a tile][d] f32, then stats
-  float* partial_stats;    // [slots][heads of a tile][4] f32: reference m (log2 units), sum l, its INT2 part, unused
+  float* partial_stats;    // [slots][heads of a tile][4] f32: reference m (log2 units), sum l, its
+                           // INT2 part, unused
   int32_t* pair_counters;  // [B * kv_heads], zero before and after a launch
-  int32_t* tail_counter;   // zero before and after a launch
 
   uint16_t* out;   // [B, Hq, d] bf16
   float* out_f32;  // [B, Hq, d] f32 or null

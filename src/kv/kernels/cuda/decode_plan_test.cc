@@ -20,37 +20,38 @@ DecodePlanOptions Options(int kv_heads, int num_ctas) {
   return options;
 }
 
-int64_t BytesOf(const DecodeItem& item) { return item.num_pages * int64_t{4608} + item.num_tiles * int64_t{8192}; }
+int64_t BytesOf(const DecodeItem& item) {
+  return item.num_pages * int64_t{4608} + item.num_tiles * int64_t{8192};
+}
 
 // Every unit of every pair is in exactly one item, every item is run once, slots are right.
 void ExpectComplete(const std::vector<SequenceExtent>& sequences, const DecodePlanOptions& options,
                     const DecodePlan& plan) {
   ASSERT_EQ(plan.starts.size(), static_cast<size_t>(options.num_ctas));
-  std::map<int, int> runs;  // by slot
+  std::map<int, DecodeItem> run;  // by slot
+  auto add = [&](const DecodeItem& item) {
+    EXPECT_TRUE(run.emplace(item.slot, item).second) << "slot " << item.slot;
+  };
   for (const DecodeStart& start : plan.starts) {
-    if (start.has_first) ++runs[start.first.slot];
-    for (int i = start.next; i < start.end; ++i) ++runs[plan.items[i].slot];
+    if (start.has_first) add(start.first);
+    for (int i = start.next; i < start.end; ++i) add(plan.items[i]);
     EXPECT_TRUE(start.has_first || start.next == start.end);
   }
-  for (int i = plan.tail_first; i < plan.tail_end; ++i) ++runs[plan.items[i].slot];
-  ASSERT_EQ(runs.size(), static_cast<size_t>(plan.num_slots));
-  for (const auto& [slot, count] : runs) EXPECT_EQ(count, 1) << "slot " << slot;
-
   std::map<std::tuple<int, int, int>, std::vector<std::pair<int, int>>> parts;
   std::map<std::pair<int, int>, int> slots_of_pair;
-  for (int slot = 0; slot < plan.num_slots; ++slot) {
-    const DecodeItem& item = plan.items[slot];
-    EXPECT_EQ(item.slot, slot);
+  for (const auto& [slot, item] : run) {
+    EXPECT_LT(slot, plan.num_slots);
     EXPECT_GE(slot, item.pair_first_slot);
     EXPECT_LT(slot, item.pair_first_slot + item.pair_num_slots);
-    EXPECT_EQ(plan.items[item.pair_first_slot].sequence, item.sequence);
+    EXPECT_EQ(run[item.pair_first_slot].sequence, item.sequence);
+    EXPECT_EQ(run[item.pair_first_slot].head, item.head);
     ++slots_of_pair[{item.sequence, item.head}];
     parts[{item.sequence, item.head, 0}].emplace_back(item.first_page, item.num_pages);
     parts[{item.sequence, item.head, 1}].emplace_back(item.first_tile, item.num_tiles);
     EXPECT_EQ(item.num_rows, sequences[item.sequence].num_rows);
   }
-  for (int slot = 0; slot < plan.num_slots; ++slot) {
-    EXPECT_EQ(plan.items[slot].pair_num_slots, (slots_of_pair[{plan.items[slot].sequence, plan.items[slot].head}]));
+  for (const auto& [slot, item] : run) {
+    EXPECT_EQ(item.pair_num_slots, (slots_of_pair[{item.sequence, item.head}]));
   }
   for (int sequence = 0; sequence < static_cast<int>(sequences.size()); ++sequence) {
     for (int head = 0; head < options.kv_heads; ++head) {
@@ -61,17 +62,23 @@ void ExpectComplete(const std::vector<SequenceExtent>& sequences, const DecodePl
         int next = 0;
         for (const auto& [first, count] : list) {
           EXPECT_TRUE(first == next || count == 0);
+          EXPECT_GE(count, 0);
           next += count;
         }
-        EXPECT_EQ(next, kind == 0 ? sequences[sequence].num_code_pages : (sequences[sequence].num_rows + 15) / 16);
+        EXPECT_EQ(next, kind == 0 ? sequences[sequence].num_code_pages
+                                  : (sequences[sequence].num_rows + 15) / 16);
       }
     }
   }
 }
 
 TEST(DecodePlan, TheTierRuleSplitsASequence) {
-  for (const auto& [tokens, pages, rows] :
-       {std::tuple{0, 0, 0}, {1, 0, 1}, {384, 0, 384}, {385, 1, 321}, {448, 1, 384}, {102400, 1594, 384}}) {
+  for (const auto& [tokens, pages, rows] : {std::tuple{0, 0, 0},
+                                            {1, 0, 1},
+                                            {384, 0, 384},
+                                            {385, 1, 321},
+                                            {448, 1, 384},
+                                            {102400, 1594, 384}}) {
     const SequenceExtent extent = ExtentOfSequence(tokens, 64, 256);
     EXPECT_EQ(extent.num_code_pages, pages) << tokens;
     EXPECT_EQ(extent.num_rows, rows) << tokens;
@@ -97,8 +104,9 @@ TEST(DecodePlan, RaggedBatchesAreComplete) {
     const int longest = 1 << (rng() % 18);
     for (int i = 0; i < batch; ++i)
       sequences.push_back(ExtentOfSequence(static_cast<int>(rng() % (longest + 1)), 64, 256));
-    DecodePlanOptions options = Options(1 + static_cast<int>(rng() % 8), 1 + static_cast<int>(rng() % 140));
-    options.tail_from_bytes = rng() % 2 ? 0 : options.tail_from_bytes;
+    DecodePlanOptions options =
+        Options(1 + static_cast<int>(rng() % 8), 1 + static_cast<int>(rng() % 140));
+    options.whole_splits_below_bytes = rng() % 2 ? 0 : options.whole_splits_below_bytes;
     ExpectComplete(sequences, options, PlanDecode(sequences, options));
     if (HasFailure()) FAIL() << "round " << round;
   }
@@ -110,32 +118,40 @@ TEST(DecodePlan, LongRunsOfRowsAreSharedOut) {
     sequences.push_back({100, 384});
     const DecodePlan plan = PlanDecode(sequences, Options(8, 132));
     ExpectComplete(sequences, Options(8, 132), plan);
-    for (const DecodeItem& item : plan.items) EXPECT_LE(BytesOf(item), plan.bytes / 132 * 3 / 2) << batch;
+    for (const DecodeItem& item : plan.items)
+      EXPECT_LE(BytesOf(item), plan.bytes / 132 * 3 / 2) << batch;
   }
 }
 
-TEST(DecodePlan, StaticSharesAreNearlyEqualInBytes) {
-  for (const int batch : {5, 12, 16, 17, 32, 64}) {
+TEST(DecodePlan, SharesAreNearlyEqualInBytesAndItems) {
+  for (const int batch : {1, 4, 5, 12, 16, 17, 32, 64}) {
     const std::vector<SequenceExtent> sequences(batch, ExtentOfSequence(102400, 64, 256));
     DecodePlanOptions options = Options(8, 132);
-    options.tail_share = 0.1;
+    options.whole_splits_below_bytes = 0;
     const DecodePlan plan = PlanDecode(sequences, options);
-    int64_t least = INT64_MAX, most = 0, largest_tail = 0, tail = 0;
+    int64_t least = INT64_MAX, most = 0;
     for (const DecodeStart& start : plan.starts) {
-      int64_t bytes = start.has_first ? BytesOf(start.first) : 0;
-      for (int i = start.next; i < start.end; ++i) bytes += BytesOf(plan.items[i]);
-      least = std::min(least, bytes);
-      most = std::max(most, bytes);
+      int64_t length = 0;
+      if (start.has_first) length += BytesOf(start.first) + kItemBytes;
+      for (int i = start.next; i < start.end; ++i) length += BytesOf(plan.items[i]) + kItemBytes;
+      least = std::min(least, length);
+      most = std::max(most, length);
     }
-    for (int i = plan.tail_first; i < plan.tail_end; ++i) {
-      tail += BytesOf(plan.items[i]);
-      largest_tail = std::max(largest_tail, BytesOf(plan.items[i]));
-    }
-    // One unit is 8 KB and the tail evens the rest out.
-    EXPECT_LE(most - least, 400'000) << batch;
-    EXPECT_NEAR(static_cast<double>(tail) / plan.bytes, 0.1, 0.02) << batch;
-    EXPECT_LE(largest_tail, std::max<int64_t>(32 * 4608, plan.bytes / 10 / (6 * 132)) + 150'000) << batch;
+    // A window (24 tiles of 8 KB) goes to one side of a cut, and a CTA in the middle of a pair has
+    // an item's cost more.
+    EXPECT_LE(most - least, 2 * 24 * 8192 + 2 * kItemBytes) << batch;
   }
+}
+
+TEST(DecodePlan, EqualFewSequencesGetOneItemPerCta) {
+  const std::vector<SequenceExtent> sequences(4, ExtentOfSequence(102400, 64, 256));
+  const DecodePlan plan = PlanDecode(sequences, Options(8, 132));
+  int ctas = 0;
+  for (const DecodeStart& start : plan.starts) {
+    EXPECT_EQ(start.next, start.end);
+    ctas += start.has_first;
+  }
+  EXPECT_EQ(ctas, 128);
 }
 
 }  // namespace

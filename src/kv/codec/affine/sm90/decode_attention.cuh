@@ -1,7 +1,7 @@
-// Decode attention over INT2 pages and BF16 rows in one launch (gpu.md 5). A persistent CTA follows its items; its
-// warps own whole pages and meet only when an item ends. The code product is in ../tile.cuh, resources in
-// decode_config.h, the copy ring in page_ring.cuh, the merges in decode_merge.cuh, the plan in
-// kernels/cuda/decode_plan.h.
+// Decode attention over INT2 pages and BF16 rows in one launch (gpu.md 5). A persistent CTA follows
+// its items; its warps own whole pages and meet only when an item ends. The code product is in
+// ../tile.cuh, resources in decode_config.h, the copy ring in page_ring.cuh, the merges in
+// decode_merge.cuh, the plan in kernels/cuda/decode_plan.h.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -18,10 +18,12 @@
 
 namespace oscar::affine::sm90 {
 
-// Sets or raises the reference so that no weight of the page passes 2^10: by the largest score and the largest scale.
-// z: scores relative to m, which are moved along; pairs: (scale, offset) of the values.
+// Sets or raises the reference so that no weight of the page passes 2^10: by the largest score and
+// the largest scale. z: scores relative to m, which are moved along; pairs: (scale, offset) of the
+// values.
 template <class Config>
-__device__ __forceinline__ void RaiseForPage(const __half2 (&pairs)[8], float (&z)[8][Config::kHeadTile / 4],
+__device__ __forceinline__ void RaiseForPage(const __half2 (&pairs)[8],
+                                             float (&z)[8][Config::kHeadTile / 4],
                                              WarpState<Config>& state) {
   constexpr int kHeads = WarpState<Config>::kHeads;
   // Head tile 8 holds p itself in fp16, too.
@@ -44,12 +46,14 @@ __device__ __forceinline__ void RaiseForPage(const __half2 (&pairs)[8], float (&
   }
 }
 
-// packed: weights p s_v of tokens (16 j + G, + 8) or of heads (2t, 2t + 1), times the class factor. l, u: the state's
-// sums with the page added; the caller stores them when no weight was too large.
+// packed: weights p s_v of tokens (16 j + G, + 8) or of heads (2t, 2t + 1), times the class factor.
+// l, u: the state's sums with the page added; the caller stores them when no weight was too large.
 template <class Config>
-__device__ __forceinline__ void WeighPage(const float (&z)[8][Config::kHeadTile / 4], const __half2 (&pairs)[8],
-                                          const WarpState<Config>& state, uint32_t (&packed)[Config::kHeadTile],
-                                          float (&l)[Config::kHeadTile / 4], float (&u)[Config::kHeadTile / 4]) {
+__device__ __forceinline__ void WeighPage(const float (&z)[8][Config::kHeadTile / 4],
+                                          const __half2 (&pairs)[8], const WarpState<Config>& state,
+                                          uint32_t (&packed)[Config::kHeadTile],
+                                          float (&l)[Config::kHeadTile / 4],
+                                          float (&u)[Config::kHeadTile / 4]) {
   constexpr int kHeads = WarpState<Config>::kHeads;
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
@@ -75,9 +79,9 @@ __device__ __forceinline__ void WeighPage(const float (&z)[8][Config::kHeadTile 
 
 // Adds an INT2 page. The reference in `state` is relative to beta, that is m - kappa (q . mu).
 template <class Config>
-__device__ __forceinline__ void AttendPage(uint32_t block, int lane,
-                                           const device::Int2Query<Config::kHeadDim, Config::kHeadTile>& query,
-                                           WarpState<Config>& state) {
+__device__ __forceinline__ void AttendPage(
+    uint32_t block, int lane, const device::Int2Query<Config::kHeadDim, Config::kHeadTile>& query,
+    WarpState<Config>& state) {
   namespace tile = device;
   constexpr int kD = Config::kHeadDim, kHeads = WarpState<Config>::kHeads;
   const int row = lane >> 2;
@@ -91,7 +95,8 @@ __device__ __forceinline__ void AttendPage(uint32_t block, int lane,
       const float2 pair = __half22float2(pairs[i]);
       const float unit = pair.x * query.inverse_scale;
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) z[i][h] = fmaf(z[i][h], unit, fmaf(pair.y, query.offset_factor[h], -state.m[h]));
+      for (int h = 0; h < kHeads; ++h)
+        z[i][h] = fmaf(z[i][h], unit, fmaf(pair.y, query.offset_factor[h], -state.m[h]));
     }
   }
   __half2 pairs[8];  // of the values: (scale, offset)
@@ -100,7 +105,8 @@ __device__ __forceinline__ void AttendPage(uint32_t block, int lane,
   float l[kHeads], u[kHeads];
   if (state.is_first) RaiseForPage<Config>(pairs, z, state);
   WeighPage<Config>(z, pairs, state, packed, l, u);
-  // A weight of 2^15 or more (or infinite, or not a number: larger patterns still), or sums near the end of fp32: rare.
+  // A weight of 2^15 or more (or infinite, or not a number: larger patterns still), or sums near
+  // the end of fp32: rare.
   uint32_t largest = packed[0];
 #pragma unroll
   for (int i = 1; i < 4 * kHeads; ++i) largest = __vmaxu2(largest, packed[i]);
@@ -138,7 +144,8 @@ struct RowQuery {
   uint32_t b[Config::kHeadDim / 16][2];
   __device__ __forceinline__ void Load(const uint16_t* query, int lane) {
     const int row = lane >> 2, t = lane & 3;
-    const uint16_t* q = query + (Config::kHeadTile == 4 ? row >> 1 : row) * (Config::kHeadDim + 8) + 2 * t;
+    const uint16_t* q =
+        query + (Config::kHeadTile == 4 ? row >> 1 : row) * (Config::kHeadDim + 8) + 2 * t;
 #pragma unroll
     for (int k = 0; k < Config::kHeadDim / 16; ++k) {
       b[k][0] = *reinterpret_cast<const uint32_t*>(q + 16 * k);
@@ -147,11 +154,12 @@ struct RowQuery {
   }
 };
 
-// Scores of 16 BF16 rows, log2 units, not yet relative to m: z[a][h] for token G + 8 a; rows from rows_left on are
-// -inf.
+// Scores of 16 BF16 rows, log2 units, not yet relative to m: z[a][h] for token G + 8 a; rows from
+// rows_left on are -inf.
 template <class Config>
-__device__ __forceinline__ void RowScores(uint32_t keys, int lane, const RowQuery<Config>& query, float kappa,
-                                          int rows_left, float (&z)[2][Config::kHeadTile / 4]) {
+__device__ __forceinline__ void RowScores(uint32_t keys, int lane, const RowQuery<Config>& query,
+                                          float kappa, int rows_left,
+                                          float (&z)[2][Config::kHeadTile / 4]) {
   constexpr int kD = Config::kHeadDim;
   const int in_matrix = lane & 7, matrix = lane >> 3, row = lane >> 2;
   const uint32_t row_address = keys + (in_matrix + 8 * (matrix & 1)) * (2 * kD);
@@ -171,11 +179,12 @@ __device__ __forceinline__ void RowScores(uint32_t keys, int lane, const RowQuer
   }
 }
 
-// Adds 16 BF16 value rows. z as from RowScores. The accumulators hold 2^-24 times the sum, as for INT2 pages, which
-// bf16 terms of p carry without loss.
+// Adds 16 BF16 value rows. z as from RowScores. The accumulators hold 2^-24 times the sum, as for
+// INT2 pages, which bf16 terms of p carry without loss.
 template <class Config>
 __device__ __forceinline__ void AttendValueRows(uint32_t values, int lane, int rows_left,
-                                                float (&z)[2][Config::kHeadTile / 4], WarpState<Config>& state) {
+                                                float (&z)[2][Config::kHeadTile / 4],
+                                                WarpState<Config>& state) {
   constexpr int kD = Config::kHeadDim, kHeads = WarpState<Config>::kHeads;
   const int t = lane & 3;
   bool too_large = state.is_first;
@@ -211,7 +220,8 @@ __device__ __forceinline__ void AttendValueRows(uint32_t values, int lane, int r
   uint32_t first_hi[2], first_lo[2];  // B operands: tokens 0-7, 8-15
   if constexpr (kHeads == 1) {
     hi[0] = ptx::PackBf16(p[0][0], p[1][0]);
-    lo[0] = ptx::PackBf16(p[0][0] - __uint_as_float(hi[0] << 16), p[1][0] - __uint_as_float(hi[0] & 0xFFFF0000u));
+    lo[0] = ptx::PackBf16(p[0][0] - __uint_as_float(hi[0] << 16),
+                          p[1][0] - __uint_as_float(hi[0] & 0xFFFF0000u));
     first_hi[0] = ptx::TransposeMatrix(__byte_perm(hi[0], lo[0], 0x5410));
     first_hi[1] = ptx::TransposeMatrix(__byte_perm(hi[0], lo[0], 0x7632));
   } else {
@@ -228,8 +238,8 @@ __device__ __forceinline__ void AttendValueRows(uint32_t values, int lane, int r
   uint32_t keep[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    keep[half] =
-        (2 * t + 8 * half < rows_left ? 0x0000FFFFu : 0u) | (2 * t + 1 + 8 * half < rows_left ? 0xFFFF0000u : 0u);
+    keep[half] = (2 * t + 8 * half < rows_left ? 0x0000FFFFu : 0u) |
+                 (2 * t + 1 + 8 * half < rows_left ? 0xFFFF0000u : 0u);
   }
   const int in_matrix = lane & 7, matrix = lane >> 3;
   const uint32_t row_address = values + (in_matrix + 8 * (matrix >> 1)) * (2 * kD);
@@ -248,29 +258,33 @@ __device__ __forceinline__ void AttendValueRows(uint32_t values, int lane, int r
 
 // Requests the queries of an item into shared memory; heads past the group are zero.
 template <class Config>
-__device__ __forceinline__ void RequestQuery(typename Config::Shared& shared, const DecodeParams& params,
-                                             const DecodeItem& item, int buffer) {
+__device__ __forceinline__ void RequestQuery(typename Config::Shared& shared,
+                                             const DecodeParams& params, const DecodeItem& item,
+                                             int buffer) {
   constexpr int kPieces = Config::kHeadDim / 8;  // of a row
-  const size_t first_head = (static_cast<size_t>(item.sequence) * params.kv_heads + item.head) * params.group;
+  const size_t first_head =
+      (static_cast<size_t>(item.sequence) * params.kv_heads + item.head) * params.group;
   for (int piece = threadIdx.x; piece < Config::kHeadTile * kPieces; piece += Config::kThreads) {
     const int head = piece / kPieces, part = piece % kPieces;
     const bool valid = head < params.group;
-    ptx::CopyAsync16(ptx::SharedAddress(&shared.query[buffer][head][8 * part]),
-                     params.queries + (first_head + (valid ? head : 0)) * Config::kHeadDim + 8 * part, valid);
+    ptx::CopyAsync16(
+        ptx::SharedAddress(&shared.query[buffer][head][8 * part]),
+        params.queries + (first_head + (valid ? head : 0)) * Config::kHeadDim + 8 * part, valid);
   }
   if (threadIdx.x < Config::kHeadTile) {
     const bool valid = params.beta != nullptr && static_cast<int>(threadIdx.x) < params.group;
-    const float* beta =
-        valid ? params.beta + first_head + threadIdx.x : params.partial_stats;  // any address when not read
+    const float* beta = valid ? params.beta + first_head + threadIdx.x
+                              : params.partial_stats;  // any address when not read
     ptx::CopyAsync4(ptx::SharedAddress(&shared.beta[buffer][threadIdx.x]), beta, valid);
   }
 }
 
-// One warp per pair of heads, which share a scale because a lane computes both. After the barrier that follows
-// RequestQuery's wait; a barrier must follow.
+// One warp per pair of heads, which share a scale because a lane computes both. After the barrier
+// that follows RequestQuery's wait; a barrier must follow.
 template <class Config>
-__device__ __forceinline__ void QuantizeQueries(typename Config::Shared& shared, const DecodeParams& params, int buffer,
-                                                int warp, int lane) {
+__device__ __forceinline__ void QuantizeQueries(typename Config::Shared& shared,
+                                                const DecodeParams& params, int buffer, int warp,
+                                                int lane) {
   constexpr int kHeads = Config::kHeadTile / 4;
   if (warp >= 4) return;
   device::QuantizeQuery<Config::kHeadDim, kHeads>(
@@ -279,83 +293,71 @@ __device__ __forceinline__ void QuantizeQueries(typename Config::Shared& shared,
        &shared.query_scale[warp], &shared.query_sum[kHeads * warp]});
 }
 
-// The items of a CTA, one after the other, by thread 0: its static list, then claims on the tail. A claim takes a trip
-// to memory and the item another, so what AskForItem returns is resolved an item later, and the item is used an item
-// after that.
+// Index in params.items of the CTA's next item, or kNoItem; by thread 0.
 inline constexpr int kNoItem = -1;
-__device__ __forceinline__ int AskForItem(const DecodeParams& params, ItemSource& source) {
-  if (source.next < source.end) return source.next++;
-  if (source.exhausted || params.tail_first == params.tail_end) return kNoItem;
-  return -2 - atomicAdd(params.tail_counter, 1);
-}
-// Index in params.items, or kNoItem. At most one answer may be unresolved.
-__device__ __forceinline__ int ResolveItem(const DecodeParams& params, ItemSource& source, int answer) {
-  if (answer >= kNoItem) return answer;
-  const int claim = -2 - answer, tail_items = params.tail_end - params.tail_first;
-  if (claim < tail_items) return params.tail_first + claim;
-  // Every CTA fails exactly once; the last failure leaves the counter at zero for the next launch.
-  source.exhausted = 1;
-  if (claim == tail_items + static_cast<int>(gridDim.x) - 1) *params.tail_counter = 0;
-  return kNoItem;
+template <class Config>
+__device__ __forceinline__ int NextItem(typename Config::Shared& shared) {
+  return shared.next_item < shared.end_item ? shared.next_item++ : kNoItem;
 }
 
 // Requests the item into shared.staged; by one thread.
 template <class Config>
-__device__ __forceinline__ void RequestItem(typename Config::Shared& shared, const DecodeParams& params, int index) {
+__device__ __forceinline__ void RequestItem(typename Config::Shared& shared,
+                                            const DecodeParams& params, int index) {
 #pragma unroll
   for (int i = 0; i < static_cast<int>(sizeof(DecodeItem)); i += 16) {
-    ptx::CopyAsync16(ptx::SharedAddress(&shared.staged) + i, reinterpret_cast<const uint8_t*>(params.items + index) + i,
-                     true);
+    ptx::CopyAsync16(ptx::SharedAddress(&shared.staged) + i,
+                     reinterpret_cast<const uint8_t*>(params.items + index) + i, true);
   }
 }
 
-// Counts a published part in; true for the last one of its pair, whose caller then sees all parts. By one thread, after
-// a barrier behind the stores of the part.
+// Counts a published part in; true for the last one of its pair, whose caller then sees all parts.
+// By one thread, after a barrier behind the stores of the part.
 __device__ __forceinline__ bool ArriveAtPair(const DecodeParams& params, const DecodeItem& item) {
   int32_t* counter = params.pair_counters + item.sequence * params.kv_heads + item.head;
   int before;
-  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
   if (before != item.pair_num_slots - 1) return false;
   *counter = 0;
   return true;
 }
 
-// Enters the first item: fetches it, fills the ring, makes its query operands. Returns the answer to thread 0's last
-// AskForItem.
+// Enters the first item: fetches it, fills the ring, makes its query operands. Plan, page tables
+// and INT2 pages are not written by launches that may still run; rows and queries are.
 template <class Config, DecodeVariant kVariant>
-__device__ __forceinline__ int EnterFirstItem(typename Config::Shared& shared, const DecodeParams& params,
-                                              PageRing<Config, kVariant>& ring) {
-  int answer = kNoItem;
+__device__ __forceinline__ void EnterFirstItem(typename Config::Shared& shared,
+                                               const DecodeParams& params,
+                                               PageRing<Config, kVariant>& ring) {
   const DecodeStart& start = params.starts[blockIdx.x];
   const DecodeItem first = start.first;
   const bool has_first = start.has_first;
   if (has_first) ring.RequestFirstIds(params, first, 0);
   if (threadIdx.x == 0) {
     shared.items[0] = first;
-    shared.source = {start.next, start.end, 0};
-    shared.is_pair_done = 0;
     shared.is_valid[0] = has_first;
+    shared.next_item = start.next;
+    shared.end_item = start.end;
+    shared.is_pair_done = 0;
+    const int second = NextItem<Config>(shared);
+    if (second != kNoItem) shared.items[1] = params.items[second];
+    shared.is_valid[1] = second != kNoItem;
+  }
+  // One page per warp while the launches ahead finish; for short items the extra barrier costs
+  // more. All pages at once would keep the queries waiting.
+  const bool is_early = params.overlaps_start && has_first && first.num_pages >= Config::kWarps;
+  if (is_early) {
+    __syncthreads();
+    ring.Enter(0);
+    if (ring.IsAtPage()) ring.Fetch(params);
   }
   ptx::WaitForPredecessors();
   if (has_first) RequestQuery<Config>(shared, params, first, 0);
-  if (threadIdx.x == 0) {
-    if (!has_first) {
-      const int index = ResolveItem(params, shared.source, AskForItem(params, shared.source));
-      if (index != kNoItem) shared.items[0] = params.items[index];
-      shared.is_valid[0] = index != kNoItem;
-    }
-    const int second = ResolveItem(params, shared.source, AskForItem(params, shared.source));
-    if (second != kNoItem) shared.items[1] = params.items[second];
-    shared.is_valid[1] = second != kNoItem;
-    answer = AskForItem(params, shared.source);
-  }
   __syncthreads();
-  if (shared.is_valid[0]) {
-    if (!has_first) {
-      ring.RequestFirstIds(params, shared.items[0], 0);
-      RequestQuery<Config>(shared, params, shared.items[0], 0);
-    }
-    ring.Enter(0);
+  if (has_first) {
+    if (!is_early) ring.Enter(0);
     while (ring.HasFreeStage() && ring.Fetch(params)) {
     }
   }
@@ -364,12 +366,12 @@ __device__ __forceinline__ int EnterFirstItem(typename Config::Shared& shared, c
   __syncthreads();
   QuantizeQueries<Config>(shared, params, 0, ring.warp(), ring.lane());
   __syncthreads();
-  return answer;
 }
 
 // Requests one more stage, of this item or the next; false when neither has any left.
 template <class Config, DecodeVariant kVariant>
-__device__ __forceinline__ bool Refill(const typename Config::Shared& shared, const DecodeParams& params, int current,
+__device__ __forceinline__ bool Refill(const typename Config::Shared& shared,
+                                       const DecodeParams& params, int current,
                                        PageRing<Config, kVariant>& ring) {
   if (ring.Fetch(params)) return true;
   if (ring.item_index() != current || !shared.is_valid[current ^ 1]) return false;
@@ -379,8 +381,9 @@ __device__ __forceinline__ bool Refill(const typename Config::Shared& shared, co
 
 // Adds the warp's share of the BF16 tiles of shared.items[current].
 template <class Config, DecodeVariant kVariant>
-__device__ __forceinline__ void AttendTiles(const typename Config::Shared& shared, const DecodeParams& params,
-                                            int current, int num_tiles, PageRing<Config, kVariant>& ring,
+__device__ __forceinline__ void AttendTiles(const typename Config::Shared& shared,
+                                            const DecodeParams& params, int current, int num_tiles,
+                                            PageRing<Config, kVariant>& ring,
                                             WarpState<Config>& state) {
   constexpr bool kComputes = kVariant != DecodeVariant::kLoadOnly;
   const DecodeItem& item = shared.items[current];
@@ -404,20 +407,23 @@ __device__ __forceinline__ void AttendTiles(const typename Config::Shared& share
 
 // Adds the warp's share of the INT2 pages of shared.items[current].
 template <class Config, DecodeVariant kVariant>
-__device__ __forceinline__ void AttendPages(const typename Config::Shared& shared, const DecodeParams& params,
-                                            int current, int num_pages, PageRing<Config, kVariant>& ring,
+__device__ __forceinline__ void AttendPages(const typename Config::Shared& shared,
+                                            const DecodeParams& params, int current, int num_pages,
+                                            PageRing<Config, kVariant>& ring,
                                             WarpState<Config>& state) {
   constexpr int kD = Config::kHeadDim, kHeads = WarpState<Config>::kHeads;
   const int lane = ring.lane();
   device::Int2Query<kD, Config::kHeadTile> query;
-  query.Load(&shared.query_high[0][0], &shared.query_low[0][0], kD / 4 + 4, shared.query_scale, shared.query_sum, lane);
+  query.Load(&shared.query_high[0][0], &shared.query_low[0][0], kD / 4 + 4, shared.query_scale,
+             shared.query_sum, lane);
   const float* beta = &shared.beta[current][kHeads * (lane & 3)];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) state.m[h] -= beta[h];
 #pragma unroll 1
   for (int pages = num_pages; pages > 0; --pages) {
     const uint32_t block = ring.Wait();
-    if constexpr (kVariant != DecodeVariant::kLoadOnly) AttendPage<Config>(block, lane, query, state);
+    if constexpr (kVariant != DecodeVariant::kLoadOnly)
+      AttendPage<Config>(block, lane, query, state);
     if (!ring.Recycle(params)) Refill<Config>(shared, params, current, ring);
   }
 #pragma unroll
@@ -434,15 +440,14 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) >> 5, 0);
 
   PageRing<Config, kVariant> ring(shared, warp, lane);
-  int answer = EnterFirstItem<Config>(shared, params, ring);  // thread 0: to its last AskForItem
+  EnterFirstItem<Config>(shared, params, ring);
   WarpState<Config> state;
 #pragma unroll 1
   for (int current = 0; shared.is_valid[current]; current ^= 1) {
     if (threadIdx.x == 0) {
-      const int index = ResolveItem(params, shared.source, answer);
+      const int index = NextItem<Config>(shared);
       shared.is_staged_valid = index != kNoItem;
       if (index != kNoItem) RequestItem<Config>(shared, params, index);
-      answer = AskForItem(params, shared.source);
     }
     if (shared.is_valid[current ^ 1]) {
       ring.RequestFirstIds(params, shared.items[current ^ 1], current ^ 1);
@@ -454,7 +459,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     state.Reset();
     const WarpShare<kWarps> share(shared.items[current], warp);
     const int pages = share.num_pages;
-    if (share.num_tiles > 0) AttendTiles<Config>(shared, params, current, share.num_tiles, ring, state);
+    if (share.num_tiles > 0)
+      AttendTiles<Config>(shared, params, current, share.num_tiles, ring, state);
     if (params.value_mean != nullptr) NoteRowMass<Config>(shared, warp, lane, state);
     if (pages > 0) AttendPages<Config>(shared, params, current, pages, ring, state);
     if (ring.item_index() == current) ring.Enter(current ^ 1);
@@ -463,14 +469,15 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     ptx::CopyAsyncWaitAll();
     const DecodeItem item = shared.items[current];
     __syncthreads();
-    // Between these barriers: this item's part, the next item's query operands, the output of the pair that the item
-    // before completed, and the item after the next.
+    // Between these barriers: this item's part, the next item's query operands, the output of the
+    // pair that the item before completed, and the item after the next.
     if (threadIdx.x == 0) {
       shared.items[current] = shared.staged;
       shared.is_valid[current] = shared.is_staged_valid;
     }
     MergeWarps<Config>(shared, params, item.slot, warp, lane);
-    if (shared.is_valid[current ^ 1]) QuantizeQueries<Config>(shared, params, current ^ 1, kWarps - 1 - warp, lane);
+    if (shared.is_valid[current ^ 1])
+      QuantizeQueries<Config>(shared, params, current ^ 1, kWarps - 1 - warp, lane);
     if (shared.is_pair_done) MergeParts<Config>(params, shared.done, warp, lane);
     __syncthreads();
     // The others go on; they look at the answer at the end of the next item.

@@ -1,5 +1,5 @@
-// Resources of the Hopper decode attention kernel: constants, shared-memory plan, checks. The loop is
-// decode_attention.cuh.
+// Resources of the Hopper decode attention kernel: constants, shared-memory plan, checks. The loop
+// is decode_attention.cuh.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,9 @@ using kernels::cuda::DecodeItem;
 using kernels::cuda::DecodeParams;
 using kernels::cuda::DecodeStart;
 
-// kLoadOnly and kComputeOnly are for `oscar bench attend`: they tell which limit holds. Their results mean nothing.
+// kLoadOnly and kComputeOnly are for `oscar bench attend`: they tell which limit holds. Their
+// results mean nothing.
 enum class DecodeVariant { kNormal, kLoadOnly, kComputeOnly };
-
-// The sequence of a CTA's items: its static list, then what it claims from the tail.
-struct ItemSource {
-  int32_t next, end;
-  int32_t exhausted;  // a claim has failed
-};
 
 template <int D, int kHeads>
 struct DecodeConfig {
@@ -40,8 +35,10 @@ struct DecodeConfig {
     // Head rows rotated by 8 (head / heads per lane) words: no bank conflicts.
     alignas(16) float merge[kWarps][kHeadTile][D];
     alignas(16) float stats[kWarps][kHeadTile][4];  // m, l, INT2 part of l, unused
-    float row_stats[kWarps][kHeadTile][2];          // m, l after the BF16 tiles; only where values have a mean
-    // Of the current and the next item. Rows padded so that the 8 rows of an operand load use different banks.
+    float row_stats[kWarps][kHeadTile]
+                   [2];  // m, l after the BF16 tiles; only where values have a mean
+    // Of the current and the next item. Rows padded so that the 8 rows of an operand load use
+    // different banks.
     alignas(16) uint16_t query[2][kHeadTile][D + 8];  // bf16
     uint32_t query_high[kHeadTile][D / 4 + 4];        // int8, four dimensions a word
     uint32_t query_low[kHeadTile][D / 4 + 4];
@@ -54,7 +51,7 @@ struct DecodeConfig {
     int32_t is_staged_valid;
     DecodeItem done;  // the item before, and whether it completed its pair
     int32_t is_pair_done;
-    ItemSource source;
+    int32_t next_item, end_item;  // of the list, what is not staged yet
     alignas(8) uint64_t barriers[kWarps][kStages];
   };
   static_assert(sizeof(Shared) <= 232'448);

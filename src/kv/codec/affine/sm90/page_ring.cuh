@@ -1,6 +1,6 @@
-// One warp's ring of stages and the copies that keep it full, across item boundaries (gpu.md 5.3). A stage holds an
-// INT2 page block, or the 16 K rows or 16 V rows of a BF16 tile. Also here: which units of an item belong to which
-// warp.
+// One warp's ring of stages and the copies that keep it full, across item boundaries (gpu.md 5.3).
+// A stage holds an INT2 page block, or the 16 K rows or 16 V rows of a BF16 tile. Also here: which
+// units of an item belong to which warp.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace oscar::affine::sm90 {
 
 namespace ptx = kernels::cuda::ptx;
 
-// The share of a warp: tiles warp, warp + W, ... of the item, then pages. A tile weighs two pages, so the warps without
-// a tile in the last round of tiles take two pages more: pages 0 .. 2 (W - rest) - 1 go to warps rest .. W - 1, two
-// each.
+// The share of a warp: tiles warp, warp + W, ... of the item, then pages. A tile weighs two pages,
+// so the warps without a tile in the last round of tiles take two pages more: pages 0 .. 2 (W -
+// rest) - 1 go to warps rest .. W - 1, two each.
 template <int kWarps>
 struct WarpShare {
   int num_tiles, num_pages;
@@ -30,9 +30,14 @@ struct WarpShare {
     early_first = warp - rest;
     early_step = kWarps - rest;
     const bool has_early = rest != 0 && warp >= rest;
-    early_pages = !has_early ? 0 : early_first + early_step < item.num_pages ? 2 : early_first < item.num_pages ? 1 : 0;
+    early_pages = !has_early                                  ? 0
+                  : early_first + early_step < item.num_pages ? 2
+                  : early_first < item.num_pages              ? 1
+                                                              : 0;
     late_first = (rest != 0 ? 2 * early_step : 0) + warp;
-    num_pages = early_pages + (item.num_pages > late_first ? (item.num_pages - late_first + kWarps - 1) / kWarps : 0);
+    num_pages =
+        early_pages +
+        (item.num_pages > late_first ? (item.num_pages - late_first + kWarps - 1) / kWarps : 0);
   }
   // Page index, inside the item, of the warp's n-th page.
   __device__ __forceinline__ int Page(int n) const {
@@ -40,8 +45,8 @@ struct WarpShare {
   }
 };
 
-// The units of a warp in an item are its tiles, then its pages; ids are asked for in batches of 32 units, one batch
-// ahead.
+// The units of a warp in an item are its tiles, then its pages; ids are asked for in batches of 32
+// units, one batch ahead.
 template <class Config, DecodeVariant kVariant>
 class PageRing {
  public:
@@ -57,14 +62,15 @@ class PageRing {
     __syncwarp();
   }
 
-  // Asks for the page ids of the warp's first units of the item, which is or will be shared.items[item_index].
-  __device__ __forceinline__ void RequestFirstIds(const DecodeParams& params, const DecodeItem& item,
-                                                  int item_index) const {
+  // Asks for the page ids of the warp's first units of the item, which is or will be
+  // shared.items[item_index].
+  __device__ __forceinline__ void RequestFirstIds(const DecodeParams& params,
+                                                  const DecodeItem& item, int item_index) const {
     RequestIds(params, item, WarpShare<kWarps>(item, warp_), item_index, 0);
   }
 
-  // Turns to shared.items[item_index]. Preconditions: its first ids are requested, nothing of the last item is left to
-  // fetch.
+  // Turns to shared.items[item_index]. Preconditions: its first ids are requested, nothing of the
+  // last item is left to fetch.
   __device__ __forceinline__ void Enter(int item_index) {
     item_index_ = item_index;
     unit_ = fast_end_ = 0;
@@ -74,8 +80,13 @@ class PageRing {
   __device__ __forceinline__ int warp() const { return warp_; }
   __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ bool HasFreeStage() const { return in_flight_ < kStages; }
+  // Whether the next unit is an INT2 page.
+  __device__ __forceinline__ bool IsAtPage() const {
+    return unit_ >= WarpShare<kWarps>(shared_.items[item_index_], warp_).num_tiles;
+  }
 
-  // Requests the next stage of the item that is being fetched; false when it has none left. Precondition: a free stage.
+  // Requests the next stage of the item that is being fetched; false when it has none left.
+  // Precondition: a free stage.
   __device__ __forceinline__ bool Fetch(const DecodeParams& params) {
     namespace layout = device;
     if (unit_ == fast_end_) {
@@ -84,9 +95,10 @@ class PageRing {
       if (unit_ == share.num_tiles + share.num_pages) return false;
       if ((unit_ & 31) == 0 && in_tile_ == 0) TurnBatch(params, item, share);
       if (unit_ < share.num_tiles) {
-        const uint8_t* source = params.row_pool + static_cast<uint64_t>(ReadId()) * layout::Bf16BlockBytes(kD) +
-                                ((item.first_tile + warp_ + unit_ * kWarps) & 3) * layout::Bf16TileBytes(kD) +
-                                in_tile_ * (128 * kD);
+        const uint8_t* source =
+            params.row_pool + static_cast<uint64_t>(ReadId()) * layout::Bf16BlockBytes(kD) +
+            ((item.first_tile + warp_ + unit_ * kWarps) & 3) * layout::Bf16TileBytes(kD) +
+            in_tile_ * (128 * kD);
         ++in_flight_;
         Copy(source, layout::Bf16TileBytes(kD));
         unit_ += in_tile_;
@@ -100,8 +112,9 @@ class PageRing {
     FetchPage(params);
     return true;
   }
-  // Fast form for the loop over pages: frees the oldest stage, and when page ids are ready, requests the next page into
-  // it at once. Returns whether it did; if not, the caller goes on with Fetch.
+  // Fast form for the loop over pages: frees the oldest stage, and when page ids are ready,
+  // requests the next page into it at once. Returns whether it did; if not, the caller goes on with
+  // Fetch.
   __device__ __forceinline__ bool Recycle(const DecodeParams& params) {
     __syncwarp();
     ++consumed_;
@@ -135,7 +148,9 @@ class PageRing {
   __device__ __forceinline__ uint32_t Barrier(uint32_t stage) const {
     return ptx::SharedAddress(&shared_.barriers[warp_][0]) + stage * 8;
   }
-  __device__ __forceinline__ uint32_t ReadId() const { return shared_.ids[warp_][item_index_][unit_ & 63]; }
+  __device__ __forceinline__ uint32_t ReadId() const {
+    return shared_.ids[warp_][item_index_][unit_ & 63];
+  }
 
   __device__ __forceinline__ void Copy(const uint8_t* source, uint32_t bytes) const {
     const uint32_t index = consumed_ + in_flight_ - 1;
@@ -150,8 +165,8 @@ class PageRing {
     ++unit_;
   }
 
-  // The batch that begins at unit_ becomes readable, as block indices (page id * heads + head); the next one is asked
-  // for.
+  // The batch that begins at unit_ becomes readable, as block indices (page id * heads + head); the
+  // next one is asked for.
   __device__ __forceinline__ void TurnBatch(const DecodeParams& params, const DecodeItem& item,
                                             const WarpShare<kWarps>& share) {
     ptx::CopyAsyncWaitAll();
@@ -162,13 +177,15 @@ class PageRing {
   }
   // A BF16 page has 4 tiles.
   __device__ __forceinline__ void RequestIds(const DecodeParams& params, const DecodeItem& item,
-                                             const WarpShare<kWarps>& share, int item_index, int first) const {
+                                             const WarpShare<kWarps>& share, int item_index,
+                                             int first) const {
     const int n = first + lane_;
     if (n >= share.num_tiles + share.num_pages) return;
-    const int32_t* entry = n < share.num_tiles ? params.row_table + item.sequence * params.row_table_stride +
-                                                     ((item.first_tile + warp_ + n * kWarps) >> 2)
-                                               : params.code_table + item.sequence * params.code_table_stride +
-                                                     item.first_page + share.Page(n - share.num_tiles);
+    const int32_t* entry = n < share.num_tiles
+                               ? params.row_table + item.sequence * params.row_table_stride +
+                                     ((item.first_tile + warp_ + n * kWarps) >> 2)
+                               : params.code_table + item.sequence * params.code_table_stride +
+                                     item.first_page + share.Page(n - share.num_tiles);
     ptx::CopyAsync4(ptx::SharedAddress(&shared_.ids[warp_][item_index][n & 63]), entry, true);
   }
 
