@@ -445,6 +445,30 @@ class Launch {
   int code_stride_ = 0, row_stride_ = 0;
 };
 
+// Softmax attention of one query; kappa times the products are log2 units, and the first
+// num_shifted tokens have `shift` more.
+inline std::vector<double> AttendPlainly(std::span<const uint16_t> query,
+                                         const std::vector<std::vector<double>>& keys,
+                                         const std::vector<std::vector<double>>& values,
+                                         float kappa, size_t num_shifted, float shift) {
+  std::vector<double> logits, out(query.size(), 0.0);
+  double top = -1e300, sum = 0;
+  for (size_t token = 0; token < keys.size(); ++token) {
+    double dot = 0;
+    for (size_t i = 0; i < query.size(); ++i)
+      dot += static_cast<double>(base::F32FromBf16(query[i])) * keys[token][i];
+    logits.push_back(kappa * dot + (token < num_shifted ? shift : 0.0f));
+    top = std::max(top, logits.back());
+  }
+  for (size_t token = 0; token < keys.size(); ++token) {
+    const double weight = std::exp2(logits[token] - top);
+    sum += weight;
+    for (size_t i = 0; i < out.size(); ++i) out[i] += weight * values[token][i];
+  }
+  for (size_t i = 0; i < out.size() && sum > 0; ++i) out[i] /= sum;
+  return out;
+}
+
 // The same attention on the host, from whole decoded pages: checks the judge itself. Set 0.
 inline std::vector<double> PlainAttention(const Launch& launch) {
   namespace layout = affine::device;
@@ -507,23 +531,10 @@ inline std::vector<double> PlainAttention(const Launch& launch) {
       }
       for (int g = 0; g < problem.group; ++g) {
         const size_t row = (sequence * problem.kv_heads + head) * problem.group + g;
-        std::vector<double> logits;
-        double top = -1e300, sum = 0;
-        for (size_t token = 0; token < keys.size(); ++token) {
-          double dot = 0;
-          for (int i = 0; i < d; ++i)
-            dot += static_cast<double>(base::F32FromBf16(query[row * d + i])) * keys[token][i];
-          dot *= launch.Params().kappa;
-          if (problem.has_mean && token < static_cast<size_t>(pages) * tokens) dot += beta[row];
-          logits.push_back(dot);
-          top = std::max(top, dot);
-        }
-        for (size_t token = 0; token < keys.size(); ++token) {
-          const double weight = std::exp2(logits[token] - top);
-          sum += weight;
-          for (int i = 0; i < d; ++i) out[row * d + i] += weight * values[token][i];
-        }
-        for (int i = 0; i < d && sum > 0; ++i) out[row * d + i] /= sum;
+        const std::vector<double> result =
+            AttendPlainly(std::span(query).subspan(row * d, d), keys, values, launch.Params().kappa,
+                          problem.has_mean ? static_cast<size_t>(pages) * tokens : 0, beta[row]);
+        std::copy(result.begin(), result.end(), out.begin() + static_cast<int64_t>(row * d));
       }
     }
   }
