@@ -138,6 +138,7 @@ void AddEvalCommand(CLI::App& app, int& exit_code) {
   AddOne(*eval, "kl", "KL divergence per token from the exact cache, and perplexity", true, exit_code);
   AddOne(*eval, "ppl", "Perplexity", false, exit_code);
   AddEvalNeedleCommand(*eval, exit_code);
+  AddEvalTasksCommand(*eval, exit_code);
 }
 
 }  // namespace oscar::tools

@@ -11,6 +11,7 @@ void AddRunCommand(CLI::App& app, int& exit_code);
 void AddCalibrateCommand(CLI::App& app, int& exit_code);
 void AddEvalCommand(CLI::App& app, int& exit_code);
 void AddEvalNeedleCommand(CLI::App& eval, int& exit_code);  // below `eval`
+void AddEvalTasksCommand(CLI::App& eval, int& exit_code);
 void AddBenchCommand(CLI::App& app, int& exit_code);
 void AddInspectCommand(CLI::App& app, int& exit_code);
 void AddPullCommand(CLI::App& app, int& exit_code);

@@ -42,10 +42,10 @@ std::optional<std::string> ReadLine(const std::string& prompt) {
 
 std::string ReadAllStdin() { return {std::istreambuf_iterator<char>(std::cin), {}}; }
 
-engine::RunControl ProgressControl(const std::string& label, bool quiet) {
+engine::RunControl ProgressControl(const std::string& label, bool quiet, const std::string& unit) {
   engine::ProgressOptions options;
   options.label = label;
-  options.unit = "tokens";
+  options.unit = unit;
   options.style = engine::ProgressStyleOf(stderr, quiet);
   const auto progress = std::make_shared<engine::Progress>(std::move(options));
   engine::RunControl control;

@@ -20,7 +20,7 @@ bool StdinIsTerminal();
 std::optional<std::string> ReadLine(const std::string& prompt);
 std::string ReadAllStdin();
 
-// Progress on stderr under `label`, counted in tokens; silent when `quiet`.
-engine::RunControl ProgressControl(const std::string& label, bool quiet);
+// Progress on stderr under `label`, counted in `unit`; silent when `quiet`.
+engine::RunControl ProgressControl(const std::string& label, bool quiet, const std::string& unit = "tokens");
 
 }  // namespace oscar::tools

@@ -310,6 +310,35 @@ class DefaultModel(ErrorCase):
                                   (["--task", "vt", "--records", "/nonexistent/x"], 1, ["/nonexistent/x"])):
             self.assert_one_line_error(run("eval", "needle", "-m", self.model, "--kv", "bf16", *args), code, *parts)
 
+    def test_eval_tasks_grades_records_every_answer_and_goes_on_from_them(self):
+        data, records = self.folder / "code.jsonl", self.folder / "tasks.jsonl"
+        item = {"prompt": "def add(a, b):\n    \"\"\"The sum of a and b.\"\"\"\n", "entry_point": "add",
+                "test": "def check(f):\n    assert f(1, 2) == 3\n"}
+        data.write_text("".join(json.dumps({"task_id": f"T/{i}", **item}) + "\n" for i in range(3)))
+        args = ("eval", "tasks", "-m", self.model, "--suite", "humaneval", "--data", data, "--records", records, "-n", "64", "-c", "512", "--kv", "bf16", "--json", "-q")
+        result = run(*args, "--limit", "2")
+        if "this system does not allow" in result.stderr or "Landlock" in result.stderr:
+            self.skipTest(result.stderr)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        lines = [json.loads(line) for line in records.read_text().splitlines()]
+        self.assertEqual([line.get("id") for line in lines], [None, "T/0", "T/2"])
+        self.assertEqual(lines[1]["text"], lines[2]["text"])  # greedy, and the same prompt
+        self.assertIn(lines[1]["correct"], (True, False))
+        self.assertEqual(json.loads(result.stdout)["methods"][0]["pass_rate"], sum(line["correct"] for line in lines[1:]) / 2)
+        again = run(*args)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertEqual([json.loads(line).get("id") for line in records.read_text().splitlines()], [None, "T/0", "T/2", "T/1"])
+        self.assert_one_line_error(run(*args, "--seed", "5"), 1, "tasks.jsonl", "seed 0", "has 5")
+
+    def test_eval_tasks_refuses_what_it_cannot_do(self):
+        data = self.folder / "maths.jsonl"
+        data.write_text('{"problem": "1 + 1?"}\n')
+        for args, code, parts in ((["--suite", "fly", "--data", data], 2, ["--suite", "fly", "aime25"]),
+                                  (["--suite", "aime25", "--data", data], 1, ["maths.jsonl", "record 1", "answer"]),
+                                  (["--suite", "aime25", "--data", "/nonexistent"], 1, ["/nonexistent"]),
+                                  (["--suite", "aime25", "--data", data, "--samples", "0"], 2, ["--samples 0"])):
+            self.assert_one_line_error(run("eval", "tasks", "-m", self.model, "--kv", "bf16", *args), code, *parts)
+
     def test_bench_prints_a_cell_for_each_method_and_context(self):
         result = run("bench", "-m", self.model, "--contexts", "64,256", "--decode-tokens", "2", "--kv", "bf16,int2:oscar", "--json", "-q")
         self.assertEqual(result.returncode, 0, result.stderr)

@@ -1,0 +1,60 @@
+#include "src/io/jsonl_file.h"
+
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace oscar::io {
+namespace {
+
+class JsonLines : public ::testing::Test {
+ protected:
+  std::filesystem::path path_ = std::filesystem::path(::testing::TempDir()) / "lines.jsonl";
+  void Write(const std::string& bytes) { std::ofstream(path_, std::ios::binary) << bytes; }
+  void WriteCompressed(const std::string& text) {
+    gzFile file = gzopen(path_.c_str(), "wb");
+    ASSERT_EQ(gzwrite(file, text.data(), static_cast<unsigned>(text.size())), static_cast<int>(text.size()));
+    ASSERT_EQ(gzclose(file), Z_OK);
+  }
+};
+
+TEST_F(JsonLines, PlainAndCompressedFilesGiveTheSameObjects) {
+  const std::string text = "{\"a\": 1}\n\n  \r\n{\"a\": \"\\u00e9\"}";
+  Write(text);
+  const auto plain = ReadJsonLines(path_);
+  ASSERT_TRUE(plain.ok()) << plain.status().message();
+  ASSERT_EQ(plain->size(), 2u);
+  EXPECT_EQ((*plain)[1]["a"], "é");
+  WriteCompressed(text);
+  const auto compressed = ReadJsonLines(path_);
+  ASSERT_TRUE(compressed.ok()) << compressed.status().message();
+  EXPECT_EQ(*compressed, *plain);
+}
+
+TEST_F(JsonLines, ErrorsNameFileAndLine) {
+  for (const char* text : {"{\"a\": 1}\n[1]\n", "{\"a\": 1}\n{\"a\": \n"}) {
+    Write(text);
+    const auto lines = ReadJsonLines(path_);
+    ASSERT_FALSE(lines.ok()) << text;
+    EXPECT_EQ(lines.status().code(), StatusCode::kCorruptData);
+    EXPECT_NE(lines.status().message().find("lines.jsonl: line 2"), std::string::npos) << lines.status().message();
+  }
+  EXPECT_EQ(ReadJsonLines("/nonexistent/x").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(ReadJsonLines(::testing::TempDir()).status().code(), StatusCode::kIoError);
+}
+
+TEST_F(JsonLines, ACutGzipStreamIsAnErrorAndNotAShorterFile) {
+  std::string text;
+  for (int i = 0; i < 5000; ++i) text += "{\"a\": " + std::to_string(i * 7919 % 10007) + "}\n";
+  WriteCompressed(text);
+  std::filesystem::resize_file(path_, std::filesystem::file_size(path_) / 2);
+  EXPECT_EQ(ReadJsonLines(path_).status().code(), StatusCode::kIoError);
+}
+
+}  // namespace
+}  // namespace oscar::io
