@@ -12,8 +12,8 @@ namespace oscar {
 
 struct CodecInfo {
   std::string_view name;         // "int2"
-  int bits = 0;                  // payload bits per element; 16 for bf16
-  int encode_tokens = 64;        // tokens encoded together
+  double bits = 0;               // payload bits per element, mean of K and V; 16 for bf16
+  int encode_tokens = 64;        // tokens encoded together: one page, or two (128)
   // Bytes of one (64-token page, KV head), K and V. nullptr for bf16: its rows stay in BF16 pages.
   std::size_t (*page_bytes)(int head_dim) = nullptr;
   std::span<const std::string_view> methods;  // "naive", "oscar", ...; empty when the codec has one method
@@ -29,7 +29,8 @@ struct KvMethod {
 
 std::span<const CodecInfo> ListCodecs();
 const CodecInfo* FindCodec(std::string_view name);
-// kInvalidArgument naming the text and listing what exists.
+// Also takes the names that other projects give to the same method (turboquant_3bit_nc). kInvalidArgument naming the text and
+// listing what exists.
 Result<KvMethod> ParseKvMethod(std::string_view text);
 
 }  // namespace oscar

@@ -27,9 +27,15 @@ inline constexpr int32_t kNoPage = -1;
 constexpr int FirstRecentPosition(int position, int recent) {
   return position <= recent ? 0 : (position - recent) / kPageTokens * kPageTokens;
 }
-// Token `token` is encoded for the query at `position` exactly when sink <= token < B(position).
-constexpr bool IsEncoded(int token, int position, int sink, int recent) {
-  return token >= sink && token < FirstRecentPosition(position, recent);
+// End of the encoded segment that a query at `position` sees: encoded tokens are [sink, EncodedEnd), whole units of
+// CodecInfo::encode_tokens counted from the sink (baselines.md 2). For units of one page it is max(sink, B(position)).
+constexpr int EncodedEnd(int position, int sink, int recent, int unit_tokens) {
+  if (position <= recent || position - recent <= sink) return sink;
+  return sink + (position - recent - sink) / unit_tokens * unit_tokens;
+}
+// Token `token` is encoded for the query at `position` exactly when sink <= token < EncodedEnd.
+constexpr bool IsEncoded(int token, int position, int sink, int recent, int unit_tokens = kPageTokens) {
+  return token >= sink && token < EncodedEnd(position, sink, recent, unit_tokens);
 }
 
 // The pages of one layer.
@@ -59,7 +65,8 @@ struct AppendParams {
   RowsView<const float> values;  // [n, num_kv_heads, d]
 };
 
-// Centres, transforms, clips, quantises and packs whole pages of one layer: BF16 page in, encoded page out.
+// Centres, transforms, clips, quantises and packs whole pages of one layer: BF16 page in, encoded page out. A codec of 128
+// encode_tokens takes its pages in pairs of neighbours, first page first.
 struct DemoteParams {
   int layer = 0;
   LayerStorage storage;

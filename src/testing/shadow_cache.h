@@ -17,6 +17,7 @@
 #include "src/base/float_bits.h"
 #include "src/base/status_macros.h"
 #include "src/kv/codec/affine/layout.h"
+#include "src/kv/codec/registry.h"
 
 namespace oscar::testing {
 
@@ -77,14 +78,14 @@ class ShadowCache {
     if (!encodes()) return {};
     std::vector<DemoteParams::Page> due;
     sequence.encoded_table.resize(sequence.bf16_table.size(), kNoPage);
-    for (int i = sink_ / kPageTokens; i < FirstRecentPosition(position, recent_) / kPageTokens; ++i) {
+    for (int i = sink_ / kPageTokens; i < EncodedEnd(position, sink_, recent_, context_.codec->encode_tokens) / kPageTokens; ++i) {
       int32_t& id = sequence.encoded_table[static_cast<size_t>(i)];
       if (id != kNoPage) continue;
       id = Take(free_encoded_);
       due.push_back({i, sequence.bf16_table[static_cast<size_t>(i)], id});
     }
     OSCAR_TRY(Demote(context_, {layer_, storage_, due}));
-    for (int i = sink_ / kPageTokens; i < FirstRecentPosition(oldest_position, recent_) / kPageTokens; ++i) {
+    for (int i = sink_ / kPageTokens; i < EncodedEnd(oldest_position, sink_, recent_, context_.codec->encode_tokens) / kPageTokens; ++i) {
       int32_t& id = sequence.bf16_table[static_cast<size_t>(i)];
       if (id == kNoPage) continue;
       Poison(bf16_.bytes().subspan(static_cast<size_t>(id) * storage_.bf16_page_stride, storage_.bf16_page_stride));
@@ -107,8 +108,28 @@ class ShadowCache {
       return values;
     }
     const RowProfile profile = context_.profile->row(layer_, kv_head, side);
+    if (FindCpuKernels(*context_.codec)->kernels->row_codec != nullptr) {
+      return reference::InverseTransformRow(StoredCodecRow(sequence, token, kv_head, side), *profile.transform, profile.mean);
+    }
     const reference::AffineRow row = StoredCodes(sequence, token, kv_head, side);
     return reference::InverseTransformRow(reference::DecodeRow(row), *profile.transform, profile.mean);
+  }
+
+  // Of a row codec, in code space, read by the codec itself: its own tests judge that.
+  std::vector<double> StoredCodecRow(const ShadowSequence& sequence, int token, int kv_head, KvSide side) const {
+    const kernels::RowCodec& codec = *FindCpuKernels(*context_.codec)->kernels->row_codec;
+    const auto d = static_cast<size_t>(context_.shape.head_dim);
+    const int first = token - (token - sink_) % codec.unit_tokens, in_unit = token - first;
+    kernels::UnitPages<const std::byte> unit;
+    for (int k = 0; k < codec.unit_tokens / kPageTokens; ++k) {
+      const auto id = static_cast<size_t>(sequence.encoded_table[static_cast<size_t>(first / kPageTokens + k)]);
+      unit.pages[k] = storage_.encoded_pages + id * storage_.encoded_page_stride +
+                      static_cast<size_t>(kv_head) * context_.codec->page_bytes(context_.shape.head_dim);
+    }
+    std::vector<float> rows(kernels::kRowTileTokens * d);
+    codec.read_tile(side, context_.shape.head_dim, unit, in_unit / kernels::kRowTileTokens * kernels::kRowTileTokens, rows.data());
+    const float* row = rows.data() + static_cast<size_t>(in_unit % kernels::kRowTileTokens) * d;
+    return {row, row + d};
   }
 
   reference::AffineRow StoredCodes(const ShadowSequence& sequence, int token, int kv_head, KvSide side) const {
@@ -153,7 +174,7 @@ class ShadowCache {
         const int position = first_position + i;
         std::vector<std::vector<double>> keys, values;
         for (int token = 0; token <= position; ++token) {
-          const size_t tier = encodes() && IsEncoded(token, position, sink_, recent_) ? 1 : 0;
+          const size_t tier = encodes() && IsEncoded(token, position, sink_, recent_, context_.codec->encode_tokens) ? 1 : 0;
           keys.push_back(rows[tier][0][static_cast<size_t>(token)]);
           values.push_back(rows[tier][1][static_cast<size_t>(token)]);
         }

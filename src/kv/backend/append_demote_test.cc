@@ -138,7 +138,7 @@ TEST(Demote, IdentityRotationWithRatioZeroGivesTheBytesOfNoRotation) {
 }
 
 TEST(Demote, BytesDoNotDependOnTheTargetNorOnHowRowsCameIn) {
-  for (const char* method : {"int2:oscar", "int2:hadamard", "int2:quarot"}) {
+  for (const char* method : {"int2:oscar", "int2:hadamard", "int2:quarot", "saw_int4:h16", "turboquant3", "turboquant_mse3"}) {
     std::vector<std::byte> first;
     testing::OnEverySimdTarget([&](const char* target) {
       for (int chunk : {1, 7, 64, 130}) {
@@ -225,6 +225,20 @@ TEST(Demote, RowsBeyondFp16AreRefusedByName) {
   EXPECT_NE(status.message().find("K of layer 0, KV head 1, position 100"), std::string::npos) << status.message();
 }
 
+TEST(Demote, ARowOfTheSecondPageOfAUnitIsRefusedByName) {
+  Fixture fixture("kivi_g128", Shape(64));
+  ShadowCache cache(fixture.context, 1, 0, 0, 6, 90);
+  ShadowSequence sequence;
+  ASSERT_TRUE(cache.AppendRandom(sequence, 128 + 70).ok());
+  std::vector<float> rows(128, 0.0f), huge = rows;
+  huge[64] = 3e6f;
+  ASSERT_TRUE(cache.Append(sequence, PackedRows<const float>(rows.data(), 1, 2, 64), PackedRows<const float>(huge.data(), 1, 2, 64)).ok());
+  ASSERT_TRUE(cache.AppendRandom(sequence, 60).ok());
+  const Status status = cache.DemoteFor(sequence, 256, 256);
+  EXPECT_EQ(status.code(), StatusCode::kNonFinite);
+  EXPECT_NE(status.message().find("V of layer 1, KV head 1, position 198"), std::string::npos) << status.message();
+}
+
 TEST(Demote, WhatCannotBeEncodedIsRefused) {
   Fixture bf16("bf16", Shape(64));
   ShadowCache cache(bf16.context, 0, 64, 64, 2, 91);
@@ -236,6 +250,12 @@ TEST(Demote, WhatCannotBeEncodedIsRefused) {
   const DemoteParams::Page missing{0, 0, kNoPage};
   EXPECT_EQ(Demote(naive.context, {0, encoded.storage(), {&missing, 1}}).code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(Demote(naive.context, {0, encoded.storage(), {}}).ok());
+
+  Fixture pairs("kivi_g128", Shape(64));
+  ShadowCache units(pairs.context, 0, 0, 0, 4, 94);
+  const DemoteParams::Page apart[] = {{0, 0, 0}, {2, 1, 1}};
+  EXPECT_EQ(Demote(pairs.context, {0, units.storage(), {apart, 1}}).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(Demote(pairs.context, {0, units.storage(), apart}).code(), StatusCode::kInvalidArgument);
 
   std::vector<CodecProfile::Row> rows(8);
   rows[6].mean = std::vector<float>(64, 0.5f);

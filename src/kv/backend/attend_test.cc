@@ -119,6 +119,33 @@ TEST(Attend, PrefillAgreesWithTheJudgeForEveryHeadDimensionAndMethod) {
   });
 }
 
+// The compared methods read whole rows; one call of few queries and one of many, with units of one page and of two.
+TEST(Attend, RowCodecsAgreeWithTheJudge) {
+  const char* methods[] = {"q8_0", "q4_0", "saw_int4:h16", "turboquant3", "turboquant3v4", "turboquant_mse3", "turboquant_product3",
+                           "kivi", "kivi_g32", "kivi_g128", "kitty", "kitty_pro"};
+  testing::OnEverySimdTarget([&](const char* target) {
+    for (const char* method : methods) {
+      for (int d : {64, 96, 128, 256}) {
+        if (!DataFreeProfile(method, Shape(d, 3)).ok()) continue;
+        if (d > 64 && std::string(method) == "turboquant_product3") continue;  // d^2 work per row
+        EXPECT_LE(ErrorOf(method, Shape(d, 3), 450, 1, 64, 64), testing::kCpuAttentionRelativeL2) << target << " " << method << " d " << d;
+        EXPECT_LE(ErrorOf(method, Shape(d, 2), 330, 150, 0, 64), testing::kCpuAttentionRelativeL2) << target << " " << method << " d " << d;
+      }
+    }
+  });
+}
+
+TEST(Attend, UnitsOfTwoPagesAgreeWithTheJudgeAtEveryEdge) {
+  for (int length : {64, 128, 129, 191, 192, 193, 255, 256, 257, 320, 321, 383, 384, 385, 449}) {
+    for (const auto& [sink, recent] : {std::pair{64, 64}, std::pair{0, 64}, std::pair{64, 128}, std::pair{0, 0}}) {
+      for (int num_queries : {1, std::min(length, 20), length}) {
+        EXPECT_LE(ErrorOf("kivi_g128", Shape(64, 3, 1), length, num_queries, sink, recent), testing::kCpuAttentionRelativeL2)
+            << "length " << length << " queries " << num_queries << " sink " << sink << " recent " << recent;
+      }
+    }
+  }
+}
+
 TEST(Attend, EveryGroupSizeAgreesWithTheJudge) {
   testing::OnEverySimdTarget([](const char* target) {
     for (int group = 1; group <= 16; ++group) {

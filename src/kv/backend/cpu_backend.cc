@@ -71,6 +71,7 @@ Status CheckStorage(const KernelContext& context, const LayerStorage& storage, b
   if (storage.encoded_pages == nullptr || storage.encoded_page_stride < heads * context.codec->page_bytes(context.shape.head_dim)) {
     return Invalid("KV kernels: encoded pages are missing or their stride is too small");
   }
+  if (FindCpuKernels(*context.codec)->kernels->row_codec != nullptr) return {};  // read byte by byte
   if (reinterpret_cast<std::uintptr_t>(storage.encoded_pages) % 64 != 0 || storage.encoded_page_stride % 64 != 0) {
     return Invalid("KV kernels: encoded pages do not start at multiples of 64 bytes");
   }
@@ -130,11 +131,10 @@ Status CheckSequence(const KernelContext& context, const AttendParams& params, c
     return Invalid("KV kernels: " + std::to_string(sequence.num_queries) + " queries from position " +
                    std::to_string(sequence.first_position));
   }
-  const bool encodes = context.codec->page_bytes != nullptr;
   for (int query = 0; query < sequence.num_queries;) {
     // All queries of an aligned block of 64 positions see the same pages.
     const int position = sequence.first_position + query;
-    const kernels::VisiblePages pages = kernels::PagesSeenFrom(position, params.sink, params.recent, encodes);
+    const kernels::VisiblePages pages = kernels::PagesSeenFrom(position, params.sink, params.recent, kernels::UnitTokens(*context.codec));
     for (int i = 0; i < pages.end; ++i) {
       const bool encoded = i >= pages.sink_end && i < pages.recent_begin;
       if (PageAt(encoded ? sequence.encoded_table : sequence.bf16_table, i) == kNoPage) {
@@ -169,7 +169,7 @@ Status CheckAttend(const KernelContext& context, const AttendParams& params) {
   // A cache too short for an encoded page has none.
   const bool reads_encoded = std::any_of(params.sequences.begin(), params.sequences.end(), [&](const AttendSequence& sequence) {
     const int last = sequence.first_position + sequence.num_queries - 1;
-    return context.codec->page_bytes != nullptr && FirstRecentPosition(last, params.recent) > params.sink;
+    return kernels::PagesSeenFrom(last, params.sink, params.recent, kernels::UnitTokens(*context.codec)).num_encoded() > 0;
   });
   return CheckStorage(context, params.storage, reads_encoded);
 }
@@ -216,37 +216,74 @@ Status Append(const KernelContext& context, const AppendParams& params) {
   return NonFiniteRow(params.layer, failure.head(), params.first_position + failure.item(), failure.side(), "is not finite in bf16");
 }
 
+namespace {
+
+// Every page is there, and encode units of two pages are whole.
+Status CheckDemotedPages(std::span<const DemoteParams::Page> pages, std::size_t pages_per_unit) {
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    const DemoteParams::Page& page = pages[i];
+    if (page.page_index < 0 || page.bf16_page < 0 || page.encoded_page < 0) {
+      return Invalid("KV kernels: page " + std::to_string(page.page_index) + " to demote has no BF16 or no encoded page");
+    }
+    if (i % pages_per_unit != 0 && page.page_index != pages[i - 1].page_index + 1) {
+      return Invalid("KV kernels: page " + std::to_string(page.page_index) + " does not follow the page that it is encoded with");
+    }
+  }
+  if (pages.size() % pages_per_unit != 0) {
+    return Invalid("KV kernels: " + std::to_string(pages.size()) + " pages to demote, which are encoded " +
+                   std::to_string(pages_per_unit) + " at a time");
+  }
+  return {};
+}
+
+// The call for one side of one KV head in the encode unit that begins with `pages[0]`.
+kernels::DemoteSideParams DemoteCall(const KernelContext& context, const DemoteParams& params, const DemoteParams::Page* pages, int head,
+                                     KvSide side) {
+  const int d = context.shape.head_dim;
+  const auto rows_of = [&](const DemoteParams::Page& page) {
+    const std::byte* rows = params.storage.bf16_pages + static_cast<std::size_t>(page.bf16_page) * params.storage.bf16_page_stride +
+                            static_cast<std::size_t>(head) * Bf16HeadBytes(d);
+    return reinterpret_cast<const uint16_t*>(rows + kernels::Bf16SideStart(side, d));
+  };
+  const auto encoded_of = [&](const DemoteParams::Page& page) {
+    return params.storage.encoded_pages + static_cast<std::size_t>(page.encoded_page) * params.storage.encoded_page_stride +
+           static_cast<std::size_t>(head) * context.codec->page_bytes(d);
+  };
+  kernels::DemoteSideParams call;
+  call.head_dim = d;
+  call.side = side;
+  call.row = context.profile->row(params.layer, head, side);
+  call.rows = rows_of(pages[0]);
+  call.encoded = encoded_of(pages[0]);
+  call.row_codec = FindCpuKernels(*context.codec)->kernels->row_codec;
+  if (context.codec->encode_tokens > kPageTokens) {
+    call.second_rows = rows_of(pages[1]);
+    call.second_encoded = encoded_of(pages[1]);
+  }
+  return call;
+}
+
+}  // namespace
+
 Status Demote(const KernelContext& context, const DemoteParams& params) {
   OSCAR_TRY(CheckContext(context, params.layer));
   if (context.codec->page_bytes == nullptr) return Invalid("KV kernels: pages of codec bf16 are never encoded");
   OSCAR_TRY(CheckStorage(context, params.storage, /*needs_encoded=*/true));
-  for (const DemoteParams::Page& page : params.pages) {
-    if (page.page_index < 0 || page.bf16_page < 0 || page.encoded_page < 0) {
-      return Invalid("KV kernels: page " + std::to_string(page.page_index) + " to demote has no BF16 or no encoded page");
-    }
-  }
-  const int d = context.shape.head_dim, num_heads = context.shape.num_kv_heads;
-  const std::size_t head_bytes = context.codec->page_bytes(d);
+  const auto pages_per_unit = static_cast<std::size_t>(context.codec->encode_tokens / kPageTokens);
+  OSCAR_TRY(CheckDemotedPages(params.pages, pages_per_unit));
+  const int num_heads = context.shape.num_kv_heads;
   const kernels::DemoteSideFn demote = FindCpuKernels(*context.codec)->kernels->demote;
-  const std::size_t num_items = params.pages.size() * static_cast<std::size_t>(num_heads) * 2;
+  const std::size_t num_items = params.pages.size() / pages_per_unit * static_cast<std::size_t>(num_heads) * 2;
   FirstFailure failure(num_heads);
   std::atomic<std::size_t> next = 0;
   RunOn(*context.executor, [&](int /*thread*/, int /*num_threads*/) {
     for (std::size_t i = next.fetch_add(1); i < num_items; i = next.fetch_add(1)) {
-      const std::size_t page_number = i / 2 / static_cast<std::size_t>(num_heads);
-      const DemoteParams::Page& page = params.pages[page_number];
+      const std::size_t first_page = i / 2 / static_cast<std::size_t>(num_heads) * pages_per_unit;
       const int head = static_cast<int>(i / 2 % static_cast<std::size_t>(num_heads));
-      kernels::DemoteSideParams call;
-      call.head_dim = d;
-      call.side = i % 2 == 0 ? KvSide::kKey : KvSide::kValue;
-      call.row = context.profile->row(params.layer, head, call.side);
-      const std::byte* rows = params.storage.bf16_pages + static_cast<std::size_t>(page.bf16_page) * params.storage.bf16_page_stride +
-                              static_cast<std::size_t>(head) * Bf16HeadBytes(d);
-      call.rows = reinterpret_cast<const uint16_t*>(rows + kernels::Bf16SideStart(call.side, d));
-      call.encoded = params.storage.encoded_pages + static_cast<std::size_t>(page.encoded_page) * params.storage.encoded_page_stride +
-                     static_cast<std::size_t>(head) * head_bytes;
+      const KvSide side = i % 2 == 0 ? KvSide::kKey : KvSide::kValue;
+      const kernels::DemoteSideParams call = DemoteCall(context, params, params.pages.data() + first_page, head, side);
       if (const int slot = demote(call); slot >= 0) {
-        failure.Report(static_cast<int64_t>(page_number) * kPageTokens + slot, head, call.side);
+        failure.Report(static_cast<int64_t>(first_page) * kPageTokens + slot, head, side);
       }
     }
   });
@@ -258,7 +295,7 @@ Status Demote(const KernelContext& context, const DemoteParams& params) {
 
 std::size_t AttendWorkspaceBytes(const KernelContext& context, const AttendParams& params) {
   base::Arena counting;
-  kernels::PlanAttend(context.shape, params, context.codec->page_bytes != nullptr, context.executor->num_threads(), counting);
+  kernels::PlanAttend(context.shape, params, kernels::UnitTokens(*context.codec), context.executor->num_threads(), counting);
   return counting.bytes_needed();
 }
 
@@ -271,7 +308,7 @@ Status Attend(const KernelContext& context, const AttendParams& params) {
     return Invalid("KV kernels: a workspace of " + std::to_string(params.workspace.size()) + " bytes, attention needs " + std::to_string(needed));
   }
   base::Arena arena(params.workspace);
-  const kernels::AttendPlan plan = kernels::PlanAttend(context.shape, params, encodes, context.executor->num_threads(), arena);
+  const kernels::AttendPlan plan = kernels::PlanAttend(context.shape, params, kernels::UnitTokens(*context.codec), context.executor->num_threads(), arena);
   kernels::AttendKernels attend;
   attend.bf16 = &Bf16CpuKernels();
   if (encodes) {

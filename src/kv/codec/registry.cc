@@ -2,12 +2,21 @@
 #include "src/kv/codec/registry.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
+#include <utility>
 
 #include "src/kv/codec/affine/cpu.h"
 #include "src/kv/codec/affine/layout.h"
 #include "src/kv/codec/affine/methods.h"
 #include "src/kv/codec/bf16/cpu.h"
+#include "src/kv/codec/kitty/kitty.h"
+#include "src/kv/codec/kivi/kivi.h"
+#include "src/kv/codec/q4_0/q4_0.h"
+#include "src/kv/codec/q8_0/q8_0.h"
+#include "src/kv/codec/row_kernels.h"
+#include "src/kv/codec/saw_int4/saw_int4.h"
+#include "src/kv/codec/turboquant/turboquant.h"
 
 namespace oscar {
 namespace {
@@ -17,7 +26,64 @@ std::size_t Int2PageBytes(int head_dim) { return affine::PageLayout<2>::PageByte
 constexpr CodecInfo kCodecs[] = {
     {.name = "bf16", .bits = 16},
     {.name = "int2", .bits = 2, .page_bytes = Int2PageBytes, .methods = affine::kInt2MethodNames},
+    // Compared methods (baselines.md), in plain C++.
+    {.name = "q8_0", .bits = 8, .page_bytes = q8_0::PageBytes},
+    {.name = "q4_0", .bits = 4, .page_bytes = q4_0::PageBytes},
+    {.name = "saw_int4", .bits = 4, .page_bytes = saw_int4::PageBytes, .methods = saw_int4::kMethodNames},
+    {.name = "turboquant3", .bits = 3, .page_bytes = turboquant::VllmPageBytes<3, 3>},
+    {.name = "turboquant4", .bits = 4, .page_bytes = turboquant::VllmPageBytes<4, 4>},
+    {.name = "turboquant3v4", .bits = 3.5, .page_bytes = turboquant::VllmPageBytes<3, 4>},
+    {.name = "turboquant_mse2", .bits = 2, .page_bytes = turboquant::MsePageBytes<2>},
+    {.name = "turboquant_mse3", .bits = 3, .page_bytes = turboquant::MsePageBytes<3>},
+    {.name = "turboquant_mse4", .bits = 4, .page_bytes = turboquant::MsePageBytes<4>},
+    {.name = "turboquant_product3", .bits = 3, .page_bytes = turboquant::ProductPageBytes},
+    {.name = "kivi", .bits = 2, .page_bytes = kivi::PageBytes<64>},
+    {.name = "kivi_g32", .bits = 2, .page_bytes = kivi::PageBytes<32>},
+    {.name = "kivi_g128", .bits = 2, .encode_tokens = 128, .page_bytes = kivi::PageBytes<128>},
+    // (2 + 2 / 8 + 2) / 2 and (2 + 2 / 4 + 2) / 2: every head dimension is a multiple of 8.
+    {.name = "kitty", .bits = 2.125, .encode_tokens = 128, .page_bytes = kitty::PageBytes<kitty::Boost::kEighth>},
+    {.name = "kitty_pro", .bits = 2.25, .encode_tokens = 128, .page_bytes = kitty::PageBytes<kitty::Boost::kQuarter>},
 };
+
+// What belongs to a compared method: its codec in plain C++, and its profile.
+struct RowMethod {
+  std::string_view name;
+  const kernels::RowCodec& (*codec)();
+  Result<CodecProfile> (*make_profile)(const KvMethod& method, const KvShape& shape);
+};
+
+constexpr RowMethod kRowMethods[] = {
+    {"q8_0", q8_0::Codec, q8_0::MakeProfile},
+    {"q4_0", q4_0::Codec, q4_0::MakeProfile},
+    {"saw_int4", saw_int4::Codec, saw_int4::MakeProfile},
+    {"turboquant3", turboquant::VllmCodec<3, 3>, turboquant::MakeVllmProfile},
+    {"turboquant4", turboquant::VllmCodec<4, 4>, turboquant::MakeVllmProfile},
+    {"turboquant3v4", turboquant::VllmCodec<3, 4>, turboquant::MakeVllmProfile},
+    {"turboquant_mse2", turboquant::MseCodec<2>, turboquant::MakePaperProfile},
+    {"turboquant_mse3", turboquant::MseCodec<3>, turboquant::MakePaperProfile},
+    {"turboquant_mse4", turboquant::MseCodec<4>, turboquant::MakePaperProfile},
+    {"turboquant_product3", turboquant::ProductCodec, turboquant::MakePaperProfile},
+    {"kivi", kivi::Codec<64>, kivi::MakeProfile},
+    {"kivi_g32", kivi::Codec<32>, kivi::MakeProfile},
+    {"kivi_g128", kivi::Codec<128>, kivi::MakeProfile},
+    {"kitty", kitty::Codec<kitty::Boost::kEighth>, kitty::MakeProfile},
+    {"kitty_pro", kitty::Codec<kitty::Boost::kQuarter>, kitty::MakeProfile},
+};
+
+struct RowMethodKernels {
+  std::array<kernels::CodecKernels, std::size(kRowMethods)> kernels;
+  std::array<CodecKernelEntry, std::size(kRowMethods)> entries;
+  RowMethodKernels() {
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      kernels[i] = codec::RowKernels(kRowMethods[i].codec());
+      entries[i] = {&kernels[i], codec::CheckPlainRow, kRowMethods[i].make_profile};
+    }
+  }
+};
+
+// Names that other projects give to the same method (baselines.md 10.2).
+constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
+    {"turboquant_3bit_nc", "turboquant3"}, {"turboquant_4bit_nc", "turboquant4"}, {"turboquant_k3v4_nc", "turboquant3v4"}};
 
 std::string ListOfMethods(const CodecInfo& codec) {
   std::string list;
@@ -46,7 +112,12 @@ const CodecInfo* FindCodec(std::string_view name) {
 
 const CodecKernelEntry* FindCpuKernels(const CodecInfo& codec) {
   static const CodecKernelEntry kInt2{&affine::Int2CpuKernels(), affine::CheckRowProfile};
-  return codec.name == "int2" ? &kInt2 : nullptr;
+  if (codec.name == "int2") return &kInt2;
+  static const RowMethodKernels kRowKernels;
+  for (std::size_t i = 0; i < std::size(kRowMethods); ++i) {
+    if (kRowMethods[i].name == codec.name) return &kRowKernels.entries[i];
+  }
+  return nullptr;
 }
 
 const kernels::CodecKernels& Bf16CpuKernels() { return bf16::CpuKernels(); }
@@ -56,7 +127,10 @@ Result<KvMethod> ParseKvMethod(std::string_view text) {
     return Status(StatusCode::kInvalidArgument, "KV method \"" + std::string(text) + "\": " + why);
   };
   const size_t colon = text.find(':');
-  const std::string_view codec_name = text.substr(0, colon);
+  std::string_view codec_name = text.substr(0, colon);
+  for (const auto& [alias, name] : kAliases) {
+    if (codec_name == alias) codec_name = name;
+  }
   const CodecInfo* codec = FindCodec(codec_name);
   if (codec == nullptr) return invalid("no such codec; there are " + ListOfAll());
   KvMethod method{.codec = codec};

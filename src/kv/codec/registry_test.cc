@@ -27,7 +27,7 @@ TEST(ParseKvMethod, EveryListedMethodParsesAndPrintsItself) {
       ++num_methods;
     }
   }
-  EXPECT_EQ(num_methods, 6);
+  EXPECT_EQ(num_methods, 9);
 }
 
 TEST(ParseKvMethod, WrongNamesAreRefusedWithWhatExists) {

@@ -81,7 +81,7 @@ class AttendRun {
     const AttendSequence& sequence = params_.sequences[static_cast<size_t>(tile.sequence)];
     const int first_position = sequence.first_position + tile.first_query;
     const VisiblePages pages =
-        PagesSeenFrom(first_position + tile.num_queries - 1, params_.sink, params_.recent, kernels_.encoded != nullptr);
+        PagesSeenFrom(first_position + tile.num_queries - 1, params_.sink, params_.recent, UnitTokens(*context_.codec));
     AttendPartParams call;
     call.head_dim = d_;
     call.num_rows = tile.num_rows();
@@ -94,6 +94,8 @@ class AttendRun {
       call.page_stride = params_.storage.encoded_page_stride;
       call.runs.ids[0] = sequence.encoded_table.data() + pages.sink_end + part.first_page;
       call.runs.num_pages[0] = part.num_pages;
+      call.first_encoded_page = part.first_page;
+      call.row_codec = kernels_.encoded->row_codec;
     } else {
       call.queries = RawQueries(tile);
       call.pages = params_.storage.bf16_pages + kv_head * Bf16HeadBytes(d_);

@@ -24,14 +24,14 @@ int NumParts(int num_pages, int num_queries) {
 
 // Calls visit(tile) for every tile, its parts not yet placed. Later queries, which see more pages, come first.
 template <class Visit>
-void ForEachTile(const KvShape& shape, const AttendParams& params, bool encodes, const Visit& visit) {
+void ForEachTile(const KvShape& shape, const AttendParams& params, int unit_tokens, const Visit& visit) {
   int64_t sequence_token = 0;
   for (size_t s = 0; s < params.sequences.size(); ++s) {
     const AttendSequence& sequence = params.sequences[s];
     for (int end = sequence.num_queries; end > 0;) {
       const int last_position = sequence.first_position + end - 1;
       const int first = std::max(0, last_position / kPageTokens * kPageTokens - sequence.first_position);
-      const VisiblePages pages = PagesSeenFrom(last_position, params.sink, params.recent, encodes);
+      const VisiblePages pages = PagesSeenFrom(last_position, params.sink, params.recent, unit_tokens);
       AttendTile tile;
       tile.sequence = static_cast<int>(s);
       tile.first_query = first;
@@ -67,13 +67,13 @@ struct PlanCursor {
   int64_t row = 0, part_row = 0;
 };
 
-void PlaceTile(const AttendParams& params, bool encodes, const AttendTile& found, AttendPlan& plan, PlanCursor& next) {
+void PlaceTile(const AttendParams& params, int unit_tokens, const AttendTile& found, AttendPlan& plan, PlanCursor& next) {
   AttendTile& tile = plan.tiles[static_cast<std::size_t>(next.tile)];
   tile = found;
   tile.first_part = next.part;
   tile.first_row = next.row;
   const int last_position = params.sequences[static_cast<size_t>(tile.sequence)].first_position + tile.first_query + tile.num_queries - 1;
-  const VisiblePages pages = PagesSeenFrom(last_position, params.sink, params.recent, encodes);
+  const VisiblePages pages = PagesSeenFrom(last_position, params.sink, params.recent, unit_tokens);
   for (const bool encoded : {true, false}) {
     const int num_pages = encoded ? pages.num_encoded() : pages.num_bf16();
     const int pages_per_part = PagesPerPart(num_pages, tile.num_queries);
@@ -95,20 +95,22 @@ void PlaceTile(const AttendParams& params, bool encodes, const AttendTile& found
 
 }  // namespace
 
-VisiblePages PagesSeenFrom(int last_position, int sink, int recent, bool encodes) {
+VisiblePages PagesSeenFrom(int last_position, int sink, int recent, int unit_tokens) {
   VisiblePages pages;
   pages.end = last_position / kPageTokens + 1;
-  const int boundary = encodes ? FirstRecentPosition(last_position, recent) / kPageTokens : 0;
   pages.sink_end = std::min(sink / kPageTokens, pages.end);
-  pages.recent_begin = std::max(pages.sink_end, boundary);
+  pages.recent_begin = pages.sink_end;
+  if (unit_tokens > 0) {
+    pages.recent_begin = std::min(pages.end, EncodedEnd(last_position, sink, recent, unit_tokens) / kPageTokens);
+  }
   return pages;
 }
 
-AttendPlan PlanAttend(const KvShape& shape, const AttendParams& params, bool encodes, int num_threads, base::Arena& arena) {
+AttendPlan PlanAttend(const KvShape& shape, const AttendParams& params, int unit_tokens, int num_threads, base::Arena& arena) {
   AttendPlan plan;
   plan.head_dim = shape.head_dim;
   int num_tiles = 0, num_parts = 0;
-  ForEachTile(shape, params, encodes, [&](const AttendTile& tile) {
+  ForEachTile(shape, params, unit_tokens, [&](const AttendTile& tile) {
     ++num_tiles;
     const int parts = tile.num_encoded_parts + tile.num_bf16_parts;
     num_parts += parts;
@@ -133,7 +135,7 @@ AttendPlan PlanAttend(const KvShape& shape, const AttendParams& params, bool enc
   plan.tiles = {tiles, static_cast<std::size_t>(num_tiles)};
   plan.parts = {parts, static_cast<std::size_t>(num_parts)};
   PlanCursor next;
-  ForEachTile(shape, params, encodes, [&](const AttendTile& tile) { PlaceTile(params, encodes, tile, plan, next); });
+  ForEachTile(shape, params, unit_tokens, [&](const AttendTile& tile) { PlaceTile(params, unit_tokens, tile, plan, next); });
   return plan;
 }
 

@@ -43,8 +43,10 @@ struct VisiblePages {
   int num_encoded() const { return recent_begin - sink_end; }
   int num_bf16() const { return sink_end + end - recent_begin; }
 };
-// For queries whose last position is `last_position`. `encodes` is false for the bf16 method.
-VisiblePages PagesSeenFrom(int last_position, int sink, int recent, bool encodes);
+// For queries whose last position is `last_position`. `unit_tokens`: CodecInfo::encode_tokens, or 0 where nothing is encoded (bf16).
+VisiblePages PagesSeenFrom(int last_position, int sink, int recent, int unit_tokens);
+// The unit of a codec, as the functions here take it.
+inline int UnitTokens(const CodecInfo& codec) { return codec.page_bytes == nullptr ? 0 : codec.encode_tokens; }
 
 struct AttendPlan {
   int head_dim = 0;
@@ -68,6 +70,6 @@ struct AttendPlan {
 
 // Plans `params` (its tables are not read) and carves the workspace out of `arena`; with a counting arena, only its size is
 // of use.
-AttendPlan PlanAttend(const KvShape& shape, const AttendParams& params, bool encodes, int num_threads, base::Arena& arena);
+AttendPlan PlanAttend(const KvShape& shape, const AttendParams& params, int unit_tokens, int num_threads, base::Arena& arena);
 
 }  // namespace oscar::kernels

@@ -24,16 +24,44 @@ inline constexpr std::size_t kRowStride = kMaxTileRows;        // channels or to
 // and for prefill:
 //   KeyTile(t, tile)            tile[c kTileTokens + j] = k_(t + j)[c], f32, of 16 tokens; those past n are unspecified but finite
 //   ValueTile(t, count, tile)   tile[j d + c] = v_(t + j)[c], f32, of `count` tokens
+//
+// A reader that needs more than the head dimension and one page is made from the AttendPartParams instead, and has
+//   OpenInRun(params, i)        page i of the encoded run, whole
 template <class R>
-concept PageReader = requires(R reader, const R& opened, const std::byte* page, const float* in, float* out, int token) {
-  requires std::constructible_from<R, int>;  // head_dim
+concept OpensInRun = std::constructible_from<R, const AttendPartParams&> &&
+                     requires(R reader, const AttendPartParams& params) { reader.OpenInRun(params, 0); };
+
+template <class R>
+concept OpensPages = std::constructible_from<R, int> &&  // head_dim
+                     requires(R reader, const std::byte* page) { reader.Open(page, 0); };
+
+template <class R>
+concept PageReader = requires(const R& opened, const float* in, float* out, int token) {
+  requires OpensPages<R> || OpensInRun<R>;
   { R::kHasOffsets } -> std::convertible_to<bool>;
-  reader.Open(page, token);
   opened.template Scores<1>(in, out);
   opened.template AddValues<1>(in, out);
   opened.KeyTile(token, out);
   opened.ValueTile(token, token, out);
 };
+
+template <PageReader Reader>
+Reader MakeReader(const AttendPartParams& params) {
+  if constexpr (OpensInRun<Reader>) {
+    return Reader(params);
+  } else {
+    return Reader(params.head_dim);
+  }
+}
+
+template <PageReader Reader>
+void OpenPage(const AttendPartParams& params, int run, int i, int num_tokens, Reader& reader) {
+  if constexpr (OpensInRun<Reader>) {
+    reader.OpenInRun(params, i);
+  } else {
+    reader.Open(params.pages + static_cast<std::size_t>(params.runs.ids[run][i]) * params.page_stride, num_tokens);
+  }
+}
 
 // A codec that encodes tiles of 16 rows:
 //   EncodeTile(params, slot, rows)   encodes 16 transformed rows [16, d] f32 (clobbered) into slots slot .. slot + 15 of the

@@ -7,13 +7,14 @@
 #include "oscar/codec_profile.h"
 #include "oscar/types.h"
 #include "src/base/strided_rows.h"
+#include "src/kv/kernels/row_codec.h"
 
 namespace oscar::kernels {
 
 inline constexpr int kMaxHeadDim = 256;
 inline constexpr int kMaxTileRows = 64;    // rows, (query, head) pairs, that share the pages of one pass
 inline constexpr int kMaxDecodeRows = 16;  // up to here tokens or channels lie in the SIMD lanes, above it rows do
-inline constexpr int kTileTokens = 16;     // most tokens that are ever held as f32 (in L1)
+inline constexpr int kTileTokens = kRowTileTokens;  // most tokens that are ever held as f32 (in L1)
 
 // BF16 page of one KV head (oscar/kernels.h): 64 rows of K, then 64 rows of V, d bf16 each, raw.
 constexpr std::size_t Bf16HeadBytes(int d) { return static_cast<std::size_t>(4 * kPageTokens) * static_cast<std::size_t>(d); }
@@ -46,17 +47,23 @@ struct AttendPartParams {
   // `causal_last_page` false when all queries see all of every page.
   bool causal_last_page = false;
   int last_page_tokens = kPageTokens;
+  const RowCodec* row_codec = nullptr;      // encoded pages of a row codec only
+  int first_encoded_page = 0;               // encoded: pages between the sink and the first one of the run
   std::byte* scratch = nullptr;             // AttendScratchBytes(head_dim), 64-byte aligned
   PartialSums sums;
 };
 
-// One side of one (page, KV head): BF16 rows in, encoded bytes out.
+// One side of one (page, KV head), or of a unit of two pages where the codec encodes 128 tokens together: BF16 rows in, encoded
+// bytes out.
 struct DemoteSideParams {
   int head_dim = 0;
   KvSide side = KvSide::kKey;
   RowProfile row;
   const uint16_t* rows = nullptr;    // [64, d] bf16, raw
   std::byte* encoded = nullptr;      // the (page, KV head), K and V
+  const RowCodec* row_codec = nullptr;      // of a row codec only
+  const uint16_t* second_rows = nullptr;    // the second page of a unit of two: rows and encoded bytes
+  std::byte* second_encoded = nullptr;
 };
 
 // Scratch of one attention part: transposed queries and outputs, scores, and one tile of K or V.

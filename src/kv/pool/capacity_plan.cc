@@ -74,7 +74,7 @@ Result<CapacityPlan> PlanCapacity(const KvCacheConfig& config, const CodecInfo& 
   const auto kv_heads = static_cast<std::size_t>(config.shape.num_kv_heads);
   const auto head_dim = static_cast<std::size_t>(config.shape.head_dim);
   CapacityPlan plan;
-  plan.windows = {config.sink, encodes ? config.recent : kEverythingRecent};
+  plan.windows = {config.sink, encodes ? config.recent : kEverythingRecent, codec.encode_tokens};
 
   // K and V, two bytes each.
   OSCAR_ASSIGN_OR_RETURN(plan.bf16_page_bytes,
@@ -86,8 +86,8 @@ Result<CapacityPlan> PlanCapacity(const KvCacheConfig& config, const CodecInfo& 
       config.max_tokens / kPageTokens + (sequences * (kPageTokens - 1) + config.max_tokens % kPageTokens) / kPageTokens;
   int64_t bf16_pages = pages_of_all_tokens;
   if (encodes) {
-    // A step at length n holds [B(n), n + step) behind the sink, and n - B(n) is at most recent + 63.
-    const int64_t window_tokens = int64_t{config.recent} + (kPageTokens - 1) + config.max_step_tokens;
+    // A step at length n holds [EncodedEnd(n), n + step) behind the sink, and n - EncodedEnd(n) is at most recent + unit - 1.
+    const int64_t window_tokens = int64_t{config.recent} + (codec.encode_tokens - 1) + config.max_step_tokens;
     const int64_t pages_per_sequence = config.sink / kPageTokens + (window_tokens + kPageTokens - 1) / kPageTokens;
     bf16_pages = std::min(bf16_pages, sequences * pages_per_sequence);
   }

@@ -7,21 +7,22 @@
 namespace oscar::pool {
 namespace {
 
-// method.md 5.1 written out: the page of token j is encoded for the query at p when every position in it is below p -
-// W.
+// method.md 5.1 written out: the page of token j is encoded for the query at p when every position in it is below p - W. Codecs
+// that encode 128 tokens together: the same of units, counted from the sink (baselines.md 2).
 bool IsEncodedByDefinition(int token, int position, TierWindows windows) {
   if (token < windows.sink) return false;
-  const int last_of_page = token / 64 * 64 + 63;
-  return last_of_page < position - windows.recent;
+  const int unit = windows.unit_tokens;
+  const int last_of_unit = windows.sink + (token - windows.sink) / unit * unit + unit - 1;
+  return last_of_unit < position - windows.recent;
 }
 
-const TierWindows kWindows[] = {{64, 256}, {0, 0}, {0, 64}, {64, 0}, {128, 128}, {256, 64}};
+const TierWindows kWindows[] = {{64, 256}, {0, 0}, {0, 64}, {64, 0}, {128, 128}, {256, 64}, {0, 0, 128}, {64, 64, 128}, {64, 256, 128}};
 
 TEST(TierRule, AgreesWithItsDefinitionForEveryTokenAndPosition) {
   for (const TierWindows windows : kWindows) {
     for (int position = 0; position < 900; ++position) {
       for (int token = 0; token <= position; ++token) {
-        ASSERT_EQ(IsEncoded(token, position, windows.sink, windows.recent),
+        ASSERT_EQ(IsEncoded(token, position, windows.sink, windows.recent, windows.unit_tokens),
                   IsEncodedByDefinition(token, position, windows))
             << "token " << token << " position " << position << " sink " << windows.sink << " recent "
             << windows.recent;
@@ -92,6 +93,16 @@ TEST(PlanDemotion, DecodePlansAtMostOnePageAndOnlyWhenTheBoundaryMoves) {
   for (int length = 0; length < 2000; ++length) {
     const PageRange range = PlanDemotion(length, length + 1, {64, 256});
     EXPECT_EQ(range.size(), length + 1 >= 384 && (length + 1) % 64 == 0 ? 1 : 0) << length;
+  }
+}
+
+TEST(PlanDemotion, UnitsOfTwoPagesAreEncodedTogether) {
+  for (int length = 0; length < 1000; ++length) {
+    const PageRange range = PlanDemotion(length, length + 1, {64, 256, 128});
+    EXPECT_EQ(range.size(), length + 1 >= 448 && (length + 1 - 320) % 128 == 0 ? 2 : 0) << length;
+    if (range.size() > 0) {
+      EXPECT_EQ(range.first % 2, 1);  // behind a sink of one page
+    }
   }
 }
 

@@ -80,8 +80,8 @@ Status CheckSequence(const CacheSnapshot& snapshot, const SequenceSnapshot& sequ
     const int32_t bf16 = sequence.bf16_table[static_cast<std::size_t>(index)];
     const int32_t encoded = sequence.encoded_table[static_cast<std::size_t>(index)];
     // The next query, at position `length`, fixes the state; encoded pages of the step are those of end_length.
-    const bool needs_bf16 = !IsEncoded(first_token, sequence.length, snapshot.windows.sink, snapshot.windows.recent);
-    const bool needs_encoded = IsEncoded(first_token, end_length, snapshot.windows.sink, snapshot.windows.recent);
+    const bool needs_bf16 = !IsEncoded(first_token, sequence.length, snapshot.windows.sink, snapshot.windows.recent, snapshot.windows.unit_tokens);
+    const bool needs_encoded = IsEncoded(first_token, end_length, snapshot.windows.sink, snapshot.windows.recent, snapshot.windows.unit_tokens);
     if ((bf16 != kNoPage) != needs_bf16)
       return Broken("S1: " + where + (needs_bf16 ? " lacks" : " keeps") + " a BF16 page");
     if ((encoded != kNoPage) != needs_encoded) {

@@ -59,6 +59,16 @@ TEST(Ledger, CountsUnfilledSlotsOfTheLastPage) {
   EXPECT_DOUBLE_EQ(ledger.allocated, (16.0 * 384 + 2.25 * 640) / 1000);
 }
 
+// baselines.md 6.4: from 300 tokens with a residual of 128 the keys of 256 are quantised.
+TEST(Ledger, CountsUnitsOfTwoPages) {
+  CodecInfo units = kInt2;
+  units.encode_tokens = 128;
+  EXPECT_EQ(LedgerAt({&units, ""}, 128, 300, 0, 0).tokens.body, 256);
+  EXPECT_EQ(LedgerAt({&units, ""}, 128, 383, 0, 0).tokens.body, 256);
+  EXPECT_EQ(LedgerAt({&units, ""}, 128, 384, 0, 0).tokens.body, 384);
+  EXPECT_EQ(LedgerAt({&units, ""}, 128, 1000, 64, 256).tokens.body, 640);
+}
+
 TEST(Ledger, Bf16IsSixteenBitsAtEveryLength) {
   for (const int tokens : {64, 640, 131072}) {
     const BitsLedger ledger = LedgerAt({&kBf16, ""}, 64, tokens, 64, 256);

@@ -45,14 +45,16 @@ struct Fixture {
 };
 
 TEST(Reservation, HoldsTheExactStateAtEveryLengthAndChunk) {
-  for (const int chunk : {1, 7, 64, 100, 512}) {
-    Fixture fixture;
-    while (fixture.sequence.length() < 900) {
-      Result<Reservation> step = fixture.Reserve(chunk);
-      ASSERT_TRUE(step.ok());
-      fixture.ExpectValid(&*step);
-      step->Commit(chunk);
-      fixture.ExpectValid();
+  for (const TierWindows windows : {TierWindows{64, 128}, TierWindows{64, 128, 128}, TierWindows{0, 64, 128}}) {
+    for (const int chunk : {1, 7, 64, 100, 512}) {
+      Fixture fixture(32, 32, windows);
+      while (fixture.sequence.length() < 900) {
+        Result<Reservation> step = fixture.Reserve(chunk);
+        ASSERT_TRUE(step.ok());
+        fixture.ExpectValid(&*step);
+        step->Commit(chunk);
+        fixture.ExpectValid();
+      }
     }
   }
 }

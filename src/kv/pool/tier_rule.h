@@ -1,5 +1,5 @@
 // The tier rule (method.md 5.1 and 5.4) as the pool uses it: which tokens of a sequence are BF16 and which are encoded.
-// Pure functions of positions: chunk size, batch and history never enter. B(p) and IsEncoded are defined once, in
+// Pure functions of positions: chunk size, batch and history never enter. EncodedEnd and IsEncoded are defined once, in
 // oscar/kernels.h, where the attention kernels read them too.
 #pragma once
 
@@ -12,7 +12,6 @@
 
 namespace oscar::pool {
 
-using oscar::FirstRecentPosition;
 using oscar::IsEncoded;
 
 // A `recent` that no position reaches: nothing is ever encoded (bf16 method). A multiple of 64 as every window.
@@ -23,6 +22,7 @@ inline constexpr int kMaxSequenceTokens = kEverythingRecent - kPageTokens;
 struct TierWindows {
   int sink = 64;     // multiple of 64
   int recent = 256;  // multiple of 64, or kEverythingRecent
+  int unit_tokens = kPageTokens;  // tokens encoded together: 64 or 128
   bool operator==(const TierWindows&) const = default;
 };
 
@@ -30,9 +30,9 @@ struct TierWindows {
 constexpr int PagesFor(int num_tokens) { return (num_tokens + kPageTokens - 1) / kPageTokens; }
 
 // End of the encoded segment of a sequence of `length` tokens, as a position: encoded tokens are [sink, EncodedEnd),
-// none when EncodedEnd = sink. It is max(sink, B(length)): what the next query, at position `length`, sees.
+// none when EncodedEnd = sink: what the next query, at position `length`, sees.
 constexpr int EncodedEnd(int length, TierWindows windows) {
-  return std::max(windows.sink, FirstRecentPosition(length, windows.recent));
+  return oscar::EncodedEnd(length, windows.sink, windows.recent, windows.unit_tokens);
 }
 
 // Tokens by segment of a sequence of `length` tokens.

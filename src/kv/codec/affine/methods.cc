@@ -6,6 +6,7 @@
 
 #include "oscar/codec.h"
 #include "src/base/status_macros.h"
+#include "src/kv/codec/registry.h"
 
 namespace oscar {
 namespace affine {
@@ -51,6 +52,10 @@ Result<CodecProfile> DataFreeProfile(std::string_view method, const KvShape& sha
   OSCAR_ASSIGN_OR_RETURN(const KvMethod parsed, ParseKvMethod(method));
   if (shape.num_layers < 1 || shape.num_kv_heads < 1 || shape.head_dim < 1) {
     return {StatusCode::kInvalidArgument, "a KV profile needs at least one layer, one KV head and one channel"};
+  }
+  if (!parsed.is_bf16()) {
+    const CodecKernelEntry* entry = FindCpuKernels(*parsed.codec);
+    if (entry != nullptr && entry->make_profile != nullptr) return entry->make_profile(parsed, shape);
   }
   affine::MethodPreset preset;  // bf16: identity, nothing clipped, never encoded
   if (!parsed.is_bf16()) {

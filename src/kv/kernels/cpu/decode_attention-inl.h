@@ -28,7 +28,7 @@ using base::HWY_NAMESPACE::kLanes;
 template <PageReader Reader>
 class DecodePart {
  public:
-  explicit DecodePart(const AttendPartParams& params) : params_(params), reader_(params.head_dim) {
+  explicit DecodePart(const AttendPartParams& params) : params_(params), reader_(MakeReader<Reader>(params)) {
     for (int r = 0; r < params.num_rows; ++r) {
       const float* query = params.queries.Row(r);
       float* scaled = queries_ + static_cast<size_t>(r) * kQueryStride;
@@ -49,7 +49,7 @@ class DecodePart {
     for (int run = 0; run < 2; ++run) {
       for (int i = 0; i < params_.runs.num_pages[run]; ++i) {
         const bool last = i + 1 == params_.runs.num_pages[run] && (run == 1 || params_.runs.num_pages[1] == 0);
-        AddPage(params_.runs.ids[run][i], last && params_.causal_last_page);
+        AddPage(run, i, last && params_.causal_last_page);
       }
     }
     Finish();
@@ -74,10 +74,10 @@ class DecodePart {
     }
   };
 
-  void AddPage(int32_t id, bool causal) {
+  void AddPage(int run, int i, bool causal) {
     const int queries = params_.num_rows / params_.queries.num_inner;
     const int num_tokens = causal ? std::min(params_.last_page_tokens + queries - 1, kPageTokens) : kPageTokens;
-    reader_.Open(params_.pages + static_cast<size_t>(id) * params_.page_stride, num_tokens);
+    OpenPage(params_, run, i, num_tokens, reader_);
     ForRowBlocks(params_.num_rows, ScoreRows{this});
     for (int r = 0; r < params_.num_rows; ++r) {
       WeighRow(r, causal ? params_.last_page_tokens + r / params_.queries.num_inner : kPageTokens);

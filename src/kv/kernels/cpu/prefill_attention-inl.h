@@ -30,7 +30,7 @@ template <PageReader Reader>
 class PrefillPart {
  public:
   explicit PrefillPart(const AttendPartParams& params)
-      : params_(params), reader_(params.head_dim), d_(static_cast<size_t>(params.head_dim)) {
+      : params_(params), reader_(MakeReader<Reader>(params)), d_(static_cast<size_t>(params.head_dim)) {
     float* scratch = reinterpret_cast<float*>(params.scratch);
     queries_ = scratch;
     output_ = queries_ + d_ * kRowStride;
@@ -50,7 +50,7 @@ class PrefillPart {
     for (int run = 0; run < 2; ++run) {
       for (int i = 0; i < params_.runs.num_pages[run]; ++i) {
         const bool last = i + 1 == params_.runs.num_pages[run] && (run == 1 || params_.runs.num_pages[1] == 0);
-        AddPage(params_.runs.ids[run][i], last && params_.causal_last_page);
+        AddPage(run, i, last && params_.causal_last_page);
       }
     }
     Finish();
@@ -74,10 +74,10 @@ class PrefillPart {
     }
   }
 
-  void AddPage(int32_t id, bool causal) {
+  void AddPage(int run, int i, bool causal) {
     const int queries = params_.num_rows / params_.queries.num_inner;
     const int num_tokens = causal ? std::min(params_.last_page_tokens + queries - 1, kPageTokens) : kPageTokens;
-    reader_.Open(params_.pages + static_cast<size_t>(id) * params_.page_stride, num_tokens);
+    OpenPage(params_, run, i, num_tokens, reader_);
     for (int t = 0; t < num_tokens; t += kTileTokens) {
       reader_.KeyTile(t, tile_);
       ForLaneBlocks<ScoreTile>(t, kTileTokens, causal);
