@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "oscar/calibrate.h"
+#include "oscar/rotation_file.h"
 #include "src/base/status_macros.h"
 #include "src/engine/hub/model_cache.h"
 #include "src/engine/report/quantity.h"
@@ -19,7 +20,7 @@ namespace {
 
 struct InspectArguments {
   engine::EngineOptions engine{.kv = ""};
-  std::string profile;
+  std::string profile, rotations;
   std::vector<int> lengths{2048, 4096, 8192, 32768, 131072};
 };
 
@@ -48,36 +49,75 @@ Status InspectModel(const engine::EngineOptions& options) {
 }
 
 // The checks of method.md 2.7 per layer and side, of the first KV head where heads differ.
+class RotationTable {
+ public:
+  explicit RotationTable(const std::string& composition) : composition_(composition) {}
+
+  // Checks are left out where there are no eigenvalues, or nobody knows the composition.
+  Status Add(int layer, const char* side, engine::Cell clip, std::span<const float> matrix, std::span<const float> eigenvalues) {
+    static const std::map<std::string, Composition> compositions{
+        {"r_h_pbr", Composition::kRHPbr}, {"r_h", Composition::kRH}, {"plain", Composition::kPlain}};
+    const auto composition = compositions.find(composition_);
+    std::vector<engine::Cell> cells{int64_t{layer}, side, std::move(clip)};
+    if (eigenvalues.empty() || composition == compositions.end()) {
+      cells.resize(table_.columns().size());
+    } else {
+      OSCAR_ASSIGN_OR_RETURN(const RotationCheck check, CheckRotation(matrix, eigenvalues, composition->second));
+      cells.insert(cells.end(), {double{eigenvalues.front()}, double{eigenvalues.back()}, check.top8_share, check.orthogonality_error,
+                                 check.basis_error, check.diagonal_spread});
+    }
+    table_.AddRow(std::move(cells));
+    return {};
+  }
+  void Print() const { fmt::print("{}", table_.ToText()); }
+
+ private:
+  using NumberFormat = engine::NumberFormat;
+  const std::string composition_;
+  engine::Table table_{"", {{"layer", "layer", ""},
+                            {"side", "side", ""},
+                            {"clip", "clip", "rank", NumberFormat::kDecimal, 2},
+                            {"lambda_0", "lambda_0", "", NumberFormat::kSignificant, 4},
+                            {"lambda_max", "lambda_max", "", NumberFormat::kSignificant, 4},
+                            {"top8_share", "top-8", "share", NumberFormat::kDecimal, 2},
+                            {"orthogonality_error", "|R'R-I|", "max", NumberFormat::kSignificant, 2},
+                            {"basis_error", "|U'U-I|", "max", NumberFormat::kSignificant, 2},
+                            {"diagonal_spread", "diag R'CR", "max/min-1", NumberFormat::kSignificant, 2}}};
+};
+
+// Eigenvalues of the first KV head.
+std::span<const float> FirstHead(std::span<const float> eigenvalues, int head_dim) {
+  return eigenvalues.empty() ? eigenvalues : eigenvalues.first(static_cast<size_t>(head_dim));
+}
+
 Status PrintRotations(const CodecProfile& profile) {
-  using engine::NumberFormat;
-  engine::Table table("", {{"layer", "layer", ""},
-                           {"side", "side", ""},
-                           {"clip", "clip", "rank", NumberFormat::kDecimal, 2},
-                           {"lambda_0", "lambda_0", "", NumberFormat::kSignificant, 4},
-                           {"lambda_max", "lambda_max", "", NumberFormat::kSignificant, 4},
-                           {"top8_share", "top-8", "share", NumberFormat::kDecimal, 2},
-                           {"orthogonality_error", "|R'R-I|", "max", NumberFormat::kSignificant, 2},
-                           {"basis_error", "|U'U-I|", "max", NumberFormat::kSignificant, 2},
-                           {"diagonal_spread", "diag R'CR", "max/min-1", NumberFormat::kSignificant, 2}});
-  const std::map<std::string, Composition> compositions{
-      {"r_h_pbr", Composition::kRHPbr}, {"r_h", Composition::kRH}, {"plain", Composition::kPlain}};
-  const auto composition = compositions.find(profile.provenance().composition);
+  RotationTable table(profile.provenance().composition);
   for (int layer = 0; layer < profile.shape().num_layers; ++layer) {
     for (const KvSide side : {KvSide::kKey, KvSide::kValue}) {
       const RowProfile row = profile.row(layer, 0, side);
-      const std::span<const float> eigenvalues = profile.eigenvalues(layer, side);
-      std::vector<engine::Cell> cells{int64_t{layer}, side == KvSide::kKey ? "K" : "V", double{row.clip_ratio}};
-      if (eigenvalues.empty() || composition == compositions.end()) {
-        cells.resize(table.columns().size());
-      } else {
-        OSCAR_ASSIGN_OR_RETURN(const RotationCheck check, CheckRotation(row.transform->matrix(), eigenvalues, composition->second));
-        cells.insert(cells.end(), {double{eigenvalues.front()}, double{eigenvalues.back()}, check.top8_share,
-                                   check.orthogonality_error, check.basis_error, check.diagonal_spread});
-      }
-      table.AddRow(std::move(cells));
+      OSCAR_TRY(table.Add(layer, side == KvSide::kKey ? "K" : "V", double{row.clip_ratio}, row.transform->matrix(),
+                          FirstHead(profile.eigenvalues(layer, side), profile.shape().head_dim)));
     }
   }
-  fmt::print("{}", table.ToText());
+  table.Print();
+  return {};
+}
+
+Status InspectRotations(const std::string& path) {
+  OSCAR_ASSIGN_OR_RETURN(const RotationFile file, RotationFile::Load(path));
+  PrintField("file", path);
+  PrintField("objective", file.objective);
+  const int heads = file.layers[0].num_heads;
+  PrintField("shape", fmt::format("{} layers, {}, head_dim {}", file.layers.size(),
+                                  heads == 0 ? "one rotation for all KV heads" : fmt::format("{} KV heads", heads), file.head_dim));
+  const size_t metric = file.objective.find('_');
+  RotationTable table(metric == std::string::npos ? file.objective : file.objective.substr(metric + 1));
+  for (const RotationFile::Layer& layer : file.layers) {
+    const size_t values = static_cast<size_t>(file.head_dim) * static_cast<size_t>(file.head_dim);
+    const char* side = file.objective.starts_with("qqt") ? "K" : file.objective.starts_with("sst") ? "V" : "-";
+    OSCAR_TRY(table.Add(layer.id, side, engine::Cell(), std::span(layer.rotation).first(values), FirstHead(layer.eigenvalues, file.head_dim)));
+  }
+  table.Print();
   return {};
 }
 
@@ -133,6 +173,7 @@ Status InspectCache() {
 Status Inspect(const InspectArguments& arguments) {
   const bool has_model = !arguments.engine.model.empty();
   if (!arguments.profile.empty()) return InspectProfile(arguments.profile);
+  if (!arguments.rotations.empty()) return InspectRotations(arguments.rotations);
   if (!has_model) return InspectCache();
   return arguments.engine.kv.empty() ? InspectModel(arguments.engine) : InspectLedger(arguments);
 }
@@ -143,7 +184,8 @@ void AddInspectCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<InspectArguments>();
   CLI::App* command = app.add_subcommand("inspect", "Show a model, a profile, what a cache costs, or the model cache (no option)");
   auto* model = command->add_option("-m,--model", arguments->engine.model, "Model: a .gguf file, or its name in the model cache")->type_name("FILE|NAME");
-  command->add_option("--profile", arguments->profile, "Show this profile")->excludes(model)->type_name("FILE");
+  auto* profile = command->add_option("--profile", arguments->profile, "Show this profile")->excludes(model)->type_name("FILE");
+  command->add_option("--rotations", arguments->rotations, "Show this rotation file (.pt)")->excludes(model)->excludes(profile)->type_name("FILE");
   auto* kv = command->add_option("--kv", arguments->engine.kv, "With -m: bytes and bits per element of this method by length")
                  ->needs(model)
                  ->type_name("METHOD");

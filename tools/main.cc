@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   oscar::tools::AddEvalCommand(app, exit_code);
   oscar::tools::AddBenchCommand(app, exit_code);
   oscar::tools::AddInspectCommand(app, exit_code);
+  oscar::tools::AddRotationsCommand(app, exit_code);
   oscar::tools::AddPullCommand(app, exit_code);
   try {
     app.parse(argc, argv);

@@ -14,6 +14,7 @@ void AddEvalNeedleCommand(CLI::App& eval, int& exit_code);  // below `eval`
 void AddEvalTasksCommand(CLI::App& eval, int& exit_code);
 void AddBenchCommand(CLI::App& app, int& exit_code);
 void AddInspectCommand(CLI::App& app, int& exit_code);
+void AddRotationsCommand(CLI::App& app, int& exit_code);
 void AddPullCommand(CLI::App& app, int& exit_code);
 
 }  // namespace oscar::tools
