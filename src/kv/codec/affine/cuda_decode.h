@@ -15,7 +15,7 @@ enum class DecodeKernelKind { kNormal, kLoadOnly, kComputeOnly };  // the last t
 
 struct DecodeKernel {
   int head_dim;
-  int head_tile;  // query heads per KV head that it takes at most
+  int head_tile;  // query heads per KV head that it takes at most: 4, 8 or 16
   DecodeKernelKind kind;
   const void* function;  // void(const DecodeParams)
   int threads;
@@ -26,6 +26,7 @@ std::span<const DecodeKernel> DecodeKernelsD64();
 std::span<const DecodeKernel> DecodeKernelsD128();
 std::span<const DecodeKernel> DecodeKernelsD192();
 std::span<const DecodeKernel> DecodeKernelsD256();
+std::span<const DecodeKernel> DecodeKernelsOf16Heads();
 
 // The smallest kernel that takes `group` query heads per KV head, or null.
 const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind kind);

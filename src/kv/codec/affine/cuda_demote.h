@@ -7,8 +7,9 @@
 
 namespace oscar::affine {
 
-// One launch for num_jobs pages of every layer. cudaErrorInvalidValue for a head_dim without a kernel.
-cudaError_t LaunchDemote(int head_dim, const kernels::cuda::DemotePagesParams& params, int num_jobs, int num_layers,
-                         cudaStream_t stream);
+// One launch for num_jobs pages of every layer. cudaErrorInvalidValue for a head_dim without a
+// kernel.
+cudaError_t LaunchDemote(int head_dim, const kernels::cuda::DemotePagesParams& params, int num_jobs,
+                         int num_layers, cudaStream_t stream);
 
 }  // namespace oscar::affine

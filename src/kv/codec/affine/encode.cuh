@@ -106,8 +106,8 @@ __device__ __forceinline__ void MakeGrid(const RowExtremes& extremes, uint32_t t
 // --- The order statistic of the clip (method.md 3.2) ---
 // Patterns of magnitudes order like the numbers, and thresholds are seldom below a quarter of the
 // largest value. So a lane turns its values into bytes, pattern - start in the 256 patterns up to
-// the end of the largest value's power of two (0 for what lies below), and these into bit planes:
-// plane b has bit b of 32 values. Each step of the search is then one population count per row.
+// the largest (0 for what lies below), and these into bit planes: plane b has bit b of 32 values.
+// Each step of the search is then one population count per row.
 
 inline constexpr int kPlaneValues = 32;
 template <int kPairs>
@@ -238,9 +238,8 @@ __device__ __forceinline__ void MinMaxGrids(const Load& load, int clip_index,
     uint32_t values[kPairs];
     load(row, values);
     extremes[1] = FindExtremes(values);
-    const uint32_t exponent =
-        max(extremes[1].largest & 0x7FFFu, extremes[1].smallest & 0x7FFFu) & 0x7F80u;
-    starts[1] = max(exponent, 0x80u) - 0x80u;
+    const uint32_t largest = max(extremes[1].largest & 0x7FFFu, extremes[1].smallest & 0x7FFFu);
+    starts[1] = max(largest, 255u) - 255u;
     if (clip_index >= 0) MakePlanes(values, starts[1], planes[1]);
   }
   if (clip_index >= 0) {

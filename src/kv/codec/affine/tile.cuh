@@ -1,9 +1,10 @@
-// The 2-bit affine page as matrix operands (gpu.md 5.4, 5.5, 5.7): queries to int8 pairs, scores of 16 tokens straight
-// from code words, and code words as fp16 subnormals for the value product. One warp; lane = 4 G + t. No softmax here.
+// The 2-bit affine page as matrix operands (gpu.md 5.4, 5.5, 5.7): queries to int8 pairs, scores of
+// 16 tokens straight from code words, and code words as fp16 subnormals for the value product. One
+// warp; lane = 4 G + t. No softmax here.
 //
-// HeadTile is the number of query heads in one visit. 4: the 8 columns of a matrix instruction are (hi, lo) pairs of 4
-// heads, and a lane's results belong to head t. 8: one instruction for hi, one for lo; a lane's results belong to heads
-// 2t, 2t + 1.
+// HeadTile is the number of query heads in one visit. 4: the 8 columns of a matrix instruction are
+// (hi, lo) pairs of 4 heads, and a lane's results belong to head t. 8: one instruction for hi, one
+// for lo; a lane's results belong to heads 2t, 2t + 1.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -21,11 +22,13 @@ namespace ptx = oscar::kernels::cuda::ptx;
 // Value products accumulate code * 2^-24 * weight.
 inline constexpr float kValueProductScale = 16777216.0f;
 
-// Weight factors 4^-i that undo the position i of a 2-bit class inside an fp16 mantissa; index k = 2 j + a.
+// Weight factors 4^-i that undo the position i of a 2-bit class inside an fp16 mantissa; index k =
+// 2 j + a.
 template <int k>
 inline constexpr float kClassFactor = 1.0f / (1 << (2 * (k < 5 ? k : k - 5)));
 
-// Where QuantizeQuery writes: the words of Int2Query (rows of word_stride), kappa / S, and per head kappa * Sum(q').
+// Where QuantizeQuery writes: the words of Int2Query (rows of word_stride), kappa / S, and per head
+// kappa * Sum(q').
 struct QueryOperands {
   uint32_t* high;
   uint32_t* low;
@@ -34,13 +37,14 @@ struct QueryOperands {
   float* sum;
 };
 
-// Quantises the queries of the kHeads heads that share a lane (bf16 rows of row_stride, shared memory) by one warp,
-// with one S = 32600 / max|q|: q S rounded to high * 256 + low, for dimensions in odd fields q S / 4, because their
-// codes arrive multiplied by 4. The sum is of the *rounded* query: then z is exact for a query that differs a little
-// from the given one, and the difference meets centred keys.
+// Quantises the queries of the kHeads heads that share a lane (bf16 rows of row_stride, shared
+// memory) by one warp, with one S = 32600 / max|q|: q S rounded to high * 256 + low, for dimensions
+// in odd fields q S / 4, because their codes arrive multiplied by 4. The sum is of the *rounded*
+// query: then z is exact for a query that differs a little from the given one, and the difference
+// meets centred keys.
 template <int D, int kHeads>
-__device__ __forceinline__ void QuantizeQuery(const uint16_t* query, int row_stride, float kappa, int lane,
-                                              const QueryOperands& out) {
+__device__ __forceinline__ void QuantizeQuery(const uint16_t* query, int row_stride, float kappa,
+                                              int lane, const QueryOperands& out) {
   constexpr int kWords = (D / 4 + 31) / 32;
   float x[kHeads][kWords][4];
   float largest = 1e-20f;
@@ -49,7 +53,9 @@ __device__ __forceinline__ void QuantizeQuery(const uint16_t* query, int row_str
 #pragma unroll
     for (int n = 0; n < kWords; ++n) {
       const int word = 32 * n + lane;
-      const uint2 bits = word < D / 4 ? *reinterpret_cast<const uint2*>(query + h * row_stride + 4 * word) : uint2{};
+      const uint2 bits = word < D / 4
+                             ? *reinterpret_cast<const uint2*>(query + h * row_stride + 4 * word)
+                             : uint2{};
       x[h][n][0] = __uint_as_float(bits.x << 16);
       x[h][n][1] = __uint_as_float(bits.x & 0xFFFF0000u);
       x[h][n][2] = __uint_as_float(bits.y << 16);
@@ -59,7 +65,8 @@ __device__ __forceinline__ void QuantizeQuery(const uint16_t* query, int row_str
     }
   }
 #pragma unroll
-  for (int mask = 1; mask <= 16; mask <<= 1) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, mask));
+  for (int mask = 1; mask <= 16; mask <<= 1)
+    largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, mask));
   const float scale = 32600.0f / largest;
   const float unit = kappa * (largest * (1.0f / 32600.0f));
   if (lane == 0) *out.scale = unit;
@@ -106,8 +113,8 @@ struct Int2Query {
   }
 
   // From what QuantizeQuery wrote; rows of `stride` words.
-  __device__ __forceinline__ void Load(const uint32_t* high, const uint32_t* low, int stride, const float* scale,
-                                       const float* sum, int lane) {
+  __device__ __forceinline__ void Load(const uint32_t* high, const uint32_t* low, int stride,
+                                       const float* scale, const float* sum, int lane) {
     const int row = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int r = 0; r < kOperands; ++r) {
@@ -124,18 +131,22 @@ struct Int2Query {
   }
 };
 
-// One k-step of A operands from four words that were shifted as needed: the even or the odd fields, by the mask.
+// One k-step of A operands from four words that were shifted as needed: the even or the odd fields,
+// by the mask.
 template <int kHeadsPerLane>
-__device__ __forceinline__ void ScoreStep(int (&c)[kHeadsPerLane][4], uint32_t mask, const uint32_t (&words)[4],
-                                          const uint32_t* b0, const uint32_t* b1) {
+__device__ __forceinline__ void ScoreStep(int (&c)[kHeadsPerLane][4], uint32_t mask,
+                                          const uint32_t (&words)[4], const uint32_t* b0,
+                                          const uint32_t* b1) {
   const uint32_t a[4] = {words[0] & mask, words[1] & mask, words[2] & mask, words[3] & mask};
 #pragma unroll
   for (int h = 0; h < kHeadsPerLane; ++h) ptx::MmaU8S8(c[h], a, b0[h], b1[h]);
 }
 
-// Integer scores S q.c of the 64 tokens of a page: x[2 j + a][h] for token 16 j + G + 8 a and the lane's head h.
+// Integer scores S q.c of the 64 tokens of a page: x[2 j + a][h] for token 16 j + G + 8 a and the
+// lane's head h.
 template <int D, int HeadTile>
-__device__ __forceinline__ void PageScores(uint32_t block, int lane, const Int2Query<D, HeadTile>& query,
+__device__ __forceinline__ void PageScores(uint32_t block, int lane,
+                                           const Int2Query<D, HeadTile>& query,
                                            float (&x)[8][HeadTile / 4]) {
   constexpr int kHeads = HeadTile / 4;
   constexpr uint32_t kEven = 0x03030303u, kOdd = 0x0C0C0C0Cu;
@@ -197,16 +208,19 @@ __device__ __forceinline__ void LoadPairs(uint32_t pairs, int row, __half2 (&pai
   }
 }
 
-// Weights p s_v times the class factor as fp16, for token tile j: p[a][h] of tokens 16 j + G + 8 a, the pairs of both
-// tokens. One head a lane: packed[0] = (a = 0, a = 1). Two: packed[a] = (head 2t, head 2t + 1).
+// Weights p s_v times the class factor as fp16, for token tile j: p[a][h] of tokens 16 j + G + 8 a,
+// the pairs of both tokens. One head a lane: packed[0] = (a = 0, a = 1). Two: packed[a] = (head 2t,
+// head 2t + 1).
 template <int kHeads>
-__device__ __forceinline__ void PackWeights(int j, const float (&p)[2][kHeads], __half2 pair0, __half2 pair1,
-                                            uint32_t* packed) {
-  constexpr float kFactors[8] = {kClassFactor<0>, kClassFactor<1>, kClassFactor<2>, kClassFactor<3>,
-                                 kClassFactor<4>, kClassFactor<5>, kClassFactor<6>, kClassFactor<7>};
+__device__ __forceinline__ void PackWeights(int j, const float (&p)[2][kHeads], __half2 pair0,
+                                            __half2 pair1, uint32_t* packed) {
+  constexpr float kFactors[8] = {kClassFactor<0>, kClassFactor<1>, kClassFactor<2>,
+                                 kClassFactor<3>, kClassFactor<4>, kClassFactor<5>,
+                                 kClassFactor<6>, kClassFactor<7>};
   const float f0 = kFactors[2 * j], f1 = kFactors[2 * j + 1];
   if constexpr (kHeads == 1) {
-    packed[0] = ptx::PackF16(p[0][0] * (__low2float(pair0) * f0), p[1][0] * (__low2float(pair1) * f1));
+    packed[0] =
+        ptx::PackF16(p[0][0] * (__low2float(pair0) * f0), p[1][0] * (__low2float(pair1) * f1));
   } else {
     // fp16 products: the two roundings cost 3e-4 of a weight and save a fifth of this function.
     __half2 w0 = __hmul2(__floats2half2_rn(p[0][0], p[0][1]), __low2half2(pair0));
@@ -226,22 +240,24 @@ __device__ __forceinline__ uint32_t ValueClass(uint32_t word, uint32_t shifted_b
 
 // Classes k and k + 1 of a lane's four words into both accumulators of a group of 32 dimensions.
 template <int k>
-__device__ __forceinline__ void ValueStep(const uint4& w, const uint4& s, const uint32_t (&weights)[8],
-                                          float (&first)[4], float (&second)[4]) {
-  ptx::MmaF16(
-      first,
-      {ValueClass<k>(w.x, s.x), ValueClass<k>(w.y, s.y), ValueClass<k + 1>(w.x, s.x), ValueClass<k + 1>(w.y, s.y)},
-      weights[k], weights[k + 1]);
-  ptx::MmaF16(
-      second,
-      {ValueClass<k>(w.z, s.z), ValueClass<k>(w.w, s.w), ValueClass<k + 1>(w.z, s.z), ValueClass<k + 1>(w.w, s.w)},
-      weights[k], weights[k + 1]);
+__device__ __forceinline__ void ValueStep(const uint4& w, const uint4& s,
+                                          const uint32_t (&weights)[8], float (&first)[4],
+                                          float (&second)[4]) {
+  ptx::MmaF16(first,
+              {ValueClass<k>(w.x, s.x), ValueClass<k>(w.y, s.y), ValueClass<k + 1>(w.x, s.x),
+               ValueClass<k + 1>(w.y, s.y)},
+              weights[k], weights[k + 1]);
+  ptx::MmaF16(second,
+              {ValueClass<k>(w.z, s.z), ValueClass<k>(w.w, s.w), ValueClass<k + 1>(w.z, s.z),
+               ValueClass<k + 1>(w.w, s.w)},
+              weights[k], weights[k + 1]);
 }
 
-// acc[i] += V^T w for dimension tile i (16 dimensions): accumulators of dimensions 16 i + G, 16 i + 8 + G, columns 2t,
-// 2t + 1. weights[k]: B operand of the 8 tokens of class k.
+// acc[i] += V^T w for dimension tile i (16 dimensions): accumulators of dimensions 16 i + G, 16 i +
+// 8 + G, columns 2t, 2t + 1. weights[k]: B operand of the 8 tokens of class k.
 template <int D>
-__device__ __forceinline__ void AccumulateValues(uint32_t value_codes, int lane, const uint32_t (&weights)[8],
+__device__ __forceinline__ void AccumulateValues(uint32_t value_codes, int lane,
+                                                 const uint32_t (&weights)[8],
                                                  float (&acc)[D / 16][4]) {
 #pragma unroll
   for (int u = 0; u < D / 32; ++u) {

@@ -45,6 +45,31 @@ struct AppendParams {
 };
 cudaError_t LaunchAppend(const AppendParams& params, int num_tokens, cudaStream_t stream);
 
+// What the rotating mean of the keys adds to the scores of page n: kappa (q . mu(n)), mu(n) =
+// average of R_t m over the page's tokens (quality.md 3). A pair of dimensions (x, y) of the mean
+// turns by an angle per page: with c the complex number of the pair at page 0, already averaged
+// over a page, mu_x + i mu_y = c e^(i angle n).
+struct RotatingPair {
+  int32_t x, y;           // dimensions; x == y: a dimension that does not turn, real
+  float real, imaginary;  // c
+};
+struct RotatingMeanParams {
+  const uint16_t* queries;    // bf16 [B, Hq, d], in the space of the means
+  const RotatingPair* pairs;  // [kv_heads, num_pairs]
+  const float2* turns;  // [num_pairs, num_pages]: cos and sin of angle * n; shared by all heads,
+                        // layers and sequences
+  float* page_beta;     // [B, kv_heads, num_pages, head_tile], as DecodeParams::page_beta
+  int32_t num_pairs;    // at most 128
+  int32_t num_pages;    // the stride of the code table
+  int32_t kv_heads;
+  int32_t group;      // query heads per KV head, at most 16
+  int32_t head_tile;  // of the decode kernel: 4, 8 or 16
+  int32_t head_dim;
+  float kappa;
+};
+cudaError_t LaunchRotatingMean(const RotatingMeanParams& params, int num_sequences,
+                               cudaStream_t stream);
+
 // Normalised partial results of the same rows over disjoint tokens, joined in order: out = sum w_i
 // o_i / sum w_i, w_i = exp(lse_i - max lse), natural logs, fp32. A part with lse = -inf has no
 // tokens and is not read; without any, the result is zeros and -inf.

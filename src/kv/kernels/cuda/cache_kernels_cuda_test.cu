@@ -173,5 +173,58 @@ TEST_F(CacheKernels, MergedStatesAreThoseOfFloat64) {
   }
 }
 
+TEST_F(CacheKernels, TheRotatingMeanIsThatOfFloat64) {
+  for (const int group : {1, 4, 7, 16}) {
+    const int d = 128, heads = 3, batch = 2, num_pages = 300, num_pairs = 50;
+    const int head_tile = group <= 4 ? 4 : (group <= 8 ? 8 : 16);
+    const double kappa = 0.1275;
+    std::mt19937_64 rng(group);
+    std::normal_distribution<float> normal;
+    std::vector<uint16_t> query(static_cast<size_t>(batch) * heads * group * d);
+    for (uint16_t& q : query) q = base::Bf16FromF32(normal(rng));
+    std::vector<RotatingPair> pairs;
+    for (int i = 0; i < heads * num_pairs; ++i) {
+      const int x = i % num_pairs;
+      const bool turns = x % 10 != 9;
+      pairs.push_back({x, turns ? x + 64 : x, normal(rng), turns ? normal(rng) : 0.0f});
+    }
+    std::vector<double> angles;
+    std::vector<float2> turns;
+    for (int pair = 0; pair < num_pairs; ++pair) {
+      angles.push_back(pairs[pair].x == pairs[pair].y ? 0.0 : 64.0 * std::pow(1e6, -pair / 64.0));
+      for (int page = 0; page < num_pages; ++page) {
+        turns.push_back({static_cast<float>(std::cos(angles[pair] * page)),
+                         static_cast<float>(std::sin(angles[pair] * page))});
+      }
+    }
+    DeviceBuffer<uint16_t> queries(query);
+    DeviceBuffer<RotatingPair> pair_buffer(pairs);
+    DeviceBuffer<float2> turn_buffer(turns);
+    DeviceBuffer<float> page_beta(static_cast<size_t>(batch) * heads * num_pages * head_tile);
+    page_beta.Fill(0xFF);
+    ASSERT_EQ(LaunchRotatingMean(
+                  {queries.data(), pair_buffer.data(), turn_buffer.data(), page_beta.data(),
+                   num_pairs, num_pages, heads, group, head_tile, d, static_cast<float>(kappa)},
+                  batch, nullptr),
+              cudaSuccess);
+    const std::vector<float> actual = page_beta.Download();
+    for (size_t i = 0; i < actual.size(); ++i) {
+      const int g = static_cast<int>(i % head_tile),
+                page = static_cast<int>(i / head_tile % num_pages);
+      const size_t pair_row = i / head_tile / num_pages;
+      const size_t head = pair_row % heads;
+      double expected = 0;
+      for (int pair = 0; pair < num_pairs && g < group; ++pair) {
+        const RotatingPair& p = pairs[head * num_pairs + pair];
+        const uint16_t* q = &query[(pair_row * group + g) * d];
+        const double c = std::cos(angles[pair] * page), s = std::sin(angles[pair] * page);
+        expected += base::F32FromBf16(q[p.x]) * (p.real * c - p.imaginary * s);
+        if (p.x != p.y) expected += base::F32FromBf16(q[p.y]) * (p.real * s + p.imaginary * c);
+      }
+      ASSERT_NEAR(actual[i], kappa * expected, 1e-5) << "page " << page << " g " << g;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace oscar::kernels::cuda

@@ -139,20 +139,24 @@ struct Options {
   std::vector<int> lengths = {8192, 32768, 102400}, batches = {1, 4, 16, 32}, groups = {4, 8};
   bool variants = true, rows = true, overlap = true, demotion = true, sustained = false;
   int64_t whole_splits_below_bytes = -1;
+  int head_dim = 128;
+  bool page_beta = false;
 };
 
 void MeasureInt2(int tokens, int batch, int group, const Options& options, int num_sms) {
   Problem problem;
   problem.group = group;
+  problem.head_dim = options.head_dim;
+  problem.has_page_beta = options.page_beta;
   const SequenceExtent extent = ExtentOfSequence(tokens, 64, 256);
   DecodePlanOptions plan;
   plan.kv_heads = problem.kv_heads;
-  plan.head_dim = 128;
+  plan.head_dim = options.head_dim;
   plan.num_ctas = num_sms;
   if (options.whole_splits_below_bytes >= 0)
     plan.whole_splits_below_bytes = options.whole_splits_below_bytes;
-  const std::string shape = "/d128/g" + std::to_string(group) + "/n" + std::to_string(tokens) +
-                            "/b" + std::to_string(batch);
+  const std::string shape = "/d" + std::to_string(options.head_dim) + "/g" + std::to_string(group) +
+                            "/n" + std::to_string(tokens) + "/b" + std::to_string(batch);
   auto measure = [&](const SequenceExtent& e, const std::string& kind, bool variants) {
     problem.sequences.assign(batch, e);
     const int64_t bytes = PlanDecode(problem.sequences, plan).bytes;
@@ -173,7 +177,9 @@ void MeasureInt2(int tokens, int batch, int group, const Options& options, int n
     if (options.sustained && variants)
       Report("attend/cuda/" + kind + "+sustained" + shape,
              time(DecodeKernelKind::kNormal, false, kSustainedMs), bytes);
-    if (options.variants && variants) {
+    const bool has_variants =
+        affine::FindDecodeKernel(options.head_dim, group, DecodeKernelKind::kLoadOnly) != nullptr;
+    if (options.variants && variants && has_variants) {
       Report("attend/cuda/" + kind + "+load-only" + shape, time(DecodeKernelKind::kLoadOnly, false),
              bytes);
       Report("attend/cuda/" + kind + "+compute-only" + shape,
@@ -265,6 +271,10 @@ int Main(int argc, char** argv) {
       options.whole_splits_below_bytes = std::atoll(argv[++i]);
     else if (arg == "--no-variants")
       options.variants = false;
+    else if (arg == "--head-dim" && has_value)
+      options.head_dim = std::atoi(argv[++i]);
+    else if (arg == "--page-beta")
+      options.page_beta = true;
     else if (arg == "--sustained")
       options.sustained = true;
     else if (arg == "--no-demotion")
@@ -287,8 +297,12 @@ int Main(int argc, char** argv) {
               num_sms, driver);
   for (const DecodeKernelKind kind :
        {DecodeKernelKind::kNormal, DecodeKernelKind::kLoadOnly, DecodeKernelKind::kComputeOnly}) {
-    for (const int group : {4, 8})
-      OSCAR_FIXTURE_CHECK(affine::PrepareDecodeKernel(*affine::FindDecodeKernel(128, group, kind)));
+    for (const int d : {64, 128, 192, 256}) {
+      for (const int group : {4, 8, 16}) {
+        const auto* kernel = affine::FindDecodeKernel(d, group, kind);
+        if (kernel != nullptr) OSCAR_FIXTURE_CHECK(affine::PrepareDecodeKernel(*kernel));
+      }
+    }
   }
   MeasureCeiling(num_sms);
   for (const bool transforms : {false, true}) {

@@ -90,7 +90,7 @@ class DecodeAttention : public ::testing::Test {
     if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0)
       GTEST_SKIP() << "no CUDA device";
     for (const int d : {64, 128, 192, 256}) {
-      for (const int group : {4, 8}) {
+      for (const int group : {4, 8, 16}) {
         const auto* kernel = affine::FindDecodeKernel(d, group, affine::DecodeKernelKind::kNormal);
         ASSERT_NE(kernel, nullptr);
         ASSERT_EQ(affine::PrepareDecodeKernel(*kernel), cudaSuccess);
@@ -119,8 +119,8 @@ TEST_F(DecodeAttention, TheJudgeOnTheDeviceAgreesWithAPlainHostComputation) {
 
 TEST_F(DecodeAttention, EveryPageCountAndGroupIsAccurate) {
   for (const int pages : {0, 1, 2, 15, 16, 17, 31, 32, 33, 511, 512, 513, 1594}) {
-    for (const int group : {1, 2, 3, 4, 5, 6, 7, 8}) {
-      if (pages > 500 && group != 3 && group != 4 && group != 8) continue;
+    for (const int group : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16}) {
+      if (pages > 500 && group != 3 && group != 4 && group != 8 && group != 12) continue;
       Problem problem;
       problem.kv_heads = 2;
       problem.group = group;
@@ -134,7 +134,7 @@ TEST_F(DecodeAttention, EveryPageCountAndGroupIsAccurate) {
 
 TEST_F(DecodeAttention, EveryLengthByTheTierRuleIsAccurate) {
   for (const int tokens : {1, 2, 15, 16, 17, 63, 64, 65, 320, 383, 384, 385, 448, 449, 512, 1000}) {
-    for (const int group : {4, 7}) {
+    for (const int group : {4, 7, 11}) {
       Problem problem;
       problem.kv_heads = 3;
       problem.group = group;
@@ -149,7 +149,7 @@ TEST_F(DecodeAttention, EveryLengthByTheTierRuleIsAccurate) {
 TEST_F(DecodeAttention, EqualAndRaggedBatchesAreAccurateWithAndWithoutMeans) {
   std::mt19937_64 rng(5);
   for (const int batch : {1, 2, 3, 4, 8, 16, 17, 33, 64}) {
-    for (const int group : {4, 8}) {
+    for (const int group : {4, 8, 16}) {
       for (const bool ragged : {false, true}) {
         Problem problem;
         problem.kv_heads = 8;
@@ -172,7 +172,7 @@ TEST_F(DecodeAttention, EqualAndRaggedBatchesAreAccurateWithAndWithoutMeans) {
 
 TEST_F(DecodeAttention, EveryHeadDimIsAccurate) {
   for (const int d : {64, 192, 256}) {
-    for (const int group : {1, 4, 5, 8}) {
+    for (const int group : {1, 4, 5, 8, 9, 16}) {
       for (const int pages : {0, 1, 17, 33, 300}) {
         for (const float deviation : {0.65f, 4.0f}) {
           Problem problem;
@@ -192,9 +192,29 @@ TEST_F(DecodeAttention, EveryHeadDimIsAccurate) {
   }
 }
 
+TEST_F(DecodeAttention, EveryPageAddsItsOwnScore) {
+  for (const int d : {64, 128, 192, 256}) {
+    for (const int group : {3, 8, 13}) {
+      for (const int pages : {1, 17, 33, 300}) {
+        Problem problem;
+        problem.head_dim = d;
+        problem.kv_heads = 2;
+        problem.group = group;
+        problem.has_mean = pages == 33;
+        problem.has_page_beta = true;
+        problem.sequences = {{pages, 333}, {2 * pages + 1, 350}, {0, 17}};
+        problem.seed = d + pages;
+        ExpectAccurate(problem, Options(problem), BoundsFor(problem),
+                       "d " + std::to_string(d) + " g " + std::to_string(group) + " pages " +
+                           std::to_string(pages));
+      }
+    }
+  }
+}
+
 TEST_F(DecodeAttention, LargeLogitsAreAccurate) {
   for (const float deviation : {0.65f, 4.0f, 16.0f}) {
-    for (const int group : {4, 8}) {
+    for (const int group : {4, 8, 16}) {
       for (const int pages : {3, 40, 700}) {
         Problem problem;
         problem.group = group;
@@ -220,7 +240,7 @@ TEST_F(DecodeAttention, HostileDataIsAccurate) {
                                                 {Data::kLargeOffsets, "large offsets"},
                                                 {Data::kOutlier, "outlier"}};
   for (const auto& [data, name] : kinds) {
-    for (const int group : {4, 8}) {
+    for (const int group : {4, 8, 16}) {
       for (const int pages : {1, 17, 200}) {
         Problem problem;
         problem.kv_heads = 2;
@@ -243,7 +263,7 @@ TEST_F(DecodeAttention, HostileDataIsAccurate) {
 }
 
 TEST_F(DecodeAttention, AHundredRunsAreBitEqualAlsoWithAnOverlappedStart) {
-  for (const int group : {4, 8}) {
+  for (const int group : {4, 8, 16}) {
     Problem problem;
     problem.group = group;
     for (int i = 0; i < 19; ++i)

@@ -89,6 +89,7 @@ struct Problem {
   float logit_deviation = 0.65f;  // nats
   Data data = Data::kNormal;
   bool has_mean = false;
+  bool has_page_beta = false;  // a score of its own for every page and query head
   uint64_t seed = 1;
   float softmax_scale() const { return 1.0f / std::sqrt(static_cast<float>(head_dim)); }
   int query_heads() const { return kv_heads * group; }
@@ -181,6 +182,21 @@ static __global__ void FillRowPages(PagesToFill pages, Data data, uint64_t seed)
   }
 }
 
+// What the means add to the score of encoded token `index`.
+static __device__ double MeanScore(const DecodeParams& params, int sequence, int query_head,
+                                   int index) {
+  double sum = 0.0;
+  const size_t first_head = static_cast<size_t>(sequence) * params.kv_heads * params.group;
+  if (params.beta != nullptr) sum += params.beta[first_head + query_head];
+  if (params.page_beta != nullptr) {
+    const int head_tile = params.group <= 4 ? 4 : (params.group <= 8 ? 8 : 16);
+    const size_t pair = static_cast<size_t>(sequence) * params.kv_heads + query_head / params.group;
+    const size_t page = pair * params.code_table_stride + index / affine::device::kTokens;
+    sum += params.page_beta[page * head_tile + query_head % params.group];
+  }
+  return sum;
+}
+
 // The judge: float64 softmax attention of one query head on the decoded elements; with `magnitude`
 // of |values|, the size against which cancellation is judged. One CTA per (query head, sequence).
 static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pages,
@@ -232,7 +248,7 @@ static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pa
     double sum = 0.0;
     for (int dim = 0; dim < d; ++dim) sum += q[dim] * element(index, dim, true);
     sum *= static_cast<double>(params.kappa);
-    return index < code_tokens && params.beta != nullptr ? sum + params.beta[query_row] : sum;
+    return index < code_tokens ? sum + MeanScore(params, sequence, query_head, index) : sum;
   };
   const int total = code_tokens + rows;
   double top = -1e300;
@@ -323,12 +339,6 @@ class Launch {
       q = base::Bf16FromF32(value);
     }
     query_ = DeviceBuffer<uint16_t>(query);
-    std::vector<float> beta(static_cast<size_t>(batch) * problem.query_heads()),
-        mean(static_cast<size_t>(problem.kv_heads) * d);
-    for (float& b : beta) b = 2.0f * normal(rng);
-    for (float& m : mean) m = normal(rng);
-    beta_ = DeviceBuffer<float>(beta);
-    mean_ = DeviceBuffer<float>(mean);
     out_ = DeviceBuffer<uint16_t>(query.size());
     out_f32_ = DeviceBuffer<float>(query.size());
     starts_ = DeviceBuffer<DecodeStart>(plan_.starts);
@@ -348,12 +358,14 @@ class Launch {
     counters_.Fill(0);
     code_stride_ = most_pages;
     row_stride_ = most_row_pages;
+    MakeMeans(batch, normal, rng);
   }
 
   DecodeParams Params(int set = 0, bool with_f32 = true) const {
     DecodeParams p{};
     p.queries = query_.data();
     p.beta = problem_.has_mean ? beta_.data() : nullptr;
+    p.page_beta = problem_.has_page_beta ? page_beta_.data() : nullptr;
     p.value_mean = problem_.has_mean ? mean_.data() : nullptr;
     p.code_pool = code_pool_.data();
     p.row_pool = row_pool_.data();
@@ -414,6 +426,20 @@ class Launch {
 
  private:
   static constexpr int kForeignPages = 3;
+  // Scores and values that means add.
+  void MakeMeans(int batch, std::normal_distribution<float>& normal, std::mt19937_64& rng) {
+    const int d = problem_.head_dim;
+    std::vector<float> beta(static_cast<size_t>(batch) * problem_.query_heads()),
+        mean(static_cast<size_t>(problem_.kv_heads) * d);
+    for (float& b : beta) b = 2.0f * normal(rng);
+    for (float& m : mean) m = normal(rng);
+    beta_ = DeviceBuffer<float>(beta);
+    mean_ = DeviceBuffer<float>(mean);
+    std::vector<float> page_beta(static_cast<size_t>(batch) * problem_.kv_heads * code_stride_ *
+                                 kernel_->head_tile);
+    for (float& b : page_beta) b = 2.0f * normal(rng);
+    page_beta_ = DeviceBuffer<float>(problem_.has_page_beta ? page_beta : std::vector<float>());
+  }
   static std::vector<DeviceBuffer<int32_t>> Tables(const std::vector<int32_t>& counts, int stride,
                                                    int num_sets, std::mt19937_64& rng) {
     const int total = std::accumulate(counts.begin(), counts.end(), 0);
@@ -439,7 +465,7 @@ class Launch {
   std::vector<DeviceBuffer<int32_t>> code_tables_, row_tables_;
   DeviceBuffer<int32_t> num_pages_, num_rows_, counters_;
   DeviceBuffer<uint16_t> query_, out_;
-  DeviceBuffer<float> beta_, mean_, out_f32_, partials_, stats_;
+  DeviceBuffer<float> beta_, page_beta_, mean_, out_f32_, partials_, stats_;
   DeviceBuffer<DecodeStart> starts_;
   DeviceBuffer<DecodeItem> items_;
   int code_stride_ = 0, row_stride_ = 0;

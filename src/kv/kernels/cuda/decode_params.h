@@ -40,6 +40,10 @@ struct DecodeParams {
   const uint16_t* queries;  // [B, Hq, d] bf16, code space: for INT2 pages and BF16 rows (common
                             // space, gpu.md 5.1)
   const float* beta;        // [B, Hq] f32: kappa * (q . mu_K), or null
+  // The rotating key mean per page, kappa * (q . mu(n)), or null: [B, kv_heads, code_table_stride,
+  // heads of the kernel (4, 8 or 16)] f32, page n at entry n of the code table. See
+  // RotatingMeanParams.
+  const float* page_beta;
   const float* value_mean;  // [kv_heads, d] f32, code space, or null
   const uint8_t*
       code_pool;  // layer base; block of (page, head) at (page * kv_heads + head) * BlockBytes(d)

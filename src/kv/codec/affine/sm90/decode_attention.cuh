@@ -10,6 +10,7 @@
 
 #include "src/kv/codec/affine/sm90/decode_config.h"
 #include "src/kv/codec/affine/sm90/decode_merge.cuh"
+#include "src/kv/codec/affine/sm90/decode_query.cuh"
 #include "src/kv/codec/affine/sm90/page_ring.cuh"
 #include "src/kv/codec/affine/sm90/warp_state.cuh"
 #include "src/kv/codec/affine/tile.cuh"
@@ -77,17 +78,21 @@ __device__ __forceinline__ void WeighPage(const float (&z)[8][Config::kHeadTile 
   }
 }
 
-// Adds an INT2 page. The reference in `state` is relative to beta, that is m - kappa (q . mu).
+// Adds an INT2 page. The reference in `state` is relative to the constant beta, that is m - kappa
+// (q . mu); page_beta is added to the scores of this page.
 template <class Config>
 __device__ __forceinline__ void AttendPage(
     uint32_t block, int lane, const device::Int2Query<Config::kHeadDim, Config::kHeadTile>& query,
-    WarpState<Config>& state) {
+    const float (&page_beta)[Config::kHeadTile / 4], WarpState<Config>& state) {
   namespace tile = device;
   constexpr int kD = Config::kHeadDim, kHeads = WarpState<Config>::kHeads;
   const int row = lane >> 2;
   float z[8][kHeads];  // relative to m, log2 units
   tile::PageScores<kD, Config::kHeadTile>(block, lane, query, z);
   {
+    float shift[kHeads];
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) shift[h] = page_beta[h] - state.m[h];
     __half2 pairs[8];
     tile::LoadPairs(block + tile::KeyPairsOffset(kD), row, pairs);
 #pragma unroll
@@ -96,7 +101,7 @@ __device__ __forceinline__ void AttendPage(
       const float unit = pair.x * query.inverse_scale;
 #pragma unroll
       for (int h = 0; h < kHeads; ++h)
-        z[i][h] = fmaf(z[i][h], unit, fmaf(pair.y, query.offset_factor[h], -state.m[h]));
+        z[i][h] = fmaf(z[i][h], unit, fmaf(pair.y, query.offset_factor[h], shift[h]));
     }
   }
   __half2 pairs[8];  // of the values: (scale, offset)
@@ -137,22 +142,6 @@ __device__ __forceinline__ void AttendPage(
   }
   tile::AccumulateValues<kD>(block + tile::ValueCodesOffset(kD), lane, weights, state.acc);
 }
-
-// Query operand for BF16 rows: head tile 4 has every head in two columns, for the two terms of p.
-template <class Config>
-struct RowQuery {
-  uint32_t b[Config::kHeadDim / 16][2];
-  __device__ __forceinline__ void Load(const uint16_t* query, int lane) {
-    const int row = lane >> 2, t = lane & 3;
-    const uint16_t* q =
-        query + (Config::kHeadTile == 4 ? row >> 1 : row) * (Config::kHeadDim + 8) + 2 * t;
-#pragma unroll
-    for (int k = 0; k < Config::kHeadDim / 16; ++k) {
-      b[k][0] = *reinterpret_cast<const uint32_t*>(q + 16 * k);
-      b[k][1] = *reinterpret_cast<const uint32_t*>(q + 16 * k + 8);
-    }
-  }
-};
 
 // Scores of 16 BF16 rows, log2 units, not yet relative to m: z[a][h] for token G + 8 a; rows from
 // rows_left on are -inf.
@@ -256,43 +245,6 @@ __device__ __forceinline__ void AttendValueRows(uint32_t values, int lane, int r
   }
 }
 
-// Requests the queries of an item into shared memory; heads past the group are zero.
-template <class Config>
-__device__ __forceinline__ void RequestQuery(typename Config::Shared& shared,
-                                             const DecodeParams& params, const DecodeItem& item,
-                                             int buffer) {
-  constexpr int kPieces = Config::kHeadDim / 8;  // of a row
-  const size_t first_head =
-      (static_cast<size_t>(item.sequence) * params.kv_heads + item.head) * params.group;
-  for (int piece = threadIdx.x; piece < Config::kHeadTile * kPieces; piece += Config::kThreads) {
-    const int head = piece / kPieces, part = piece % kPieces;
-    const bool valid = head < params.group;
-    ptx::CopyAsync16(
-        ptx::SharedAddress(&shared.query[buffer][head][8 * part]),
-        params.queries + (first_head + (valid ? head : 0)) * Config::kHeadDim + 8 * part, valid);
-  }
-  if (threadIdx.x < Config::kHeadTile) {
-    const bool valid = params.beta != nullptr && static_cast<int>(threadIdx.x) < params.group;
-    const float* beta = valid ? params.beta + first_head + threadIdx.x
-                              : params.partial_stats;  // any address when not read
-    ptx::CopyAsync4(ptx::SharedAddress(&shared.beta[buffer][threadIdx.x]), beta, valid);
-  }
-}
-
-// One warp per pair of heads, which share a scale because a lane computes both. After the barrier
-// that follows RequestQuery's wait; a barrier must follow.
-template <class Config>
-__device__ __forceinline__ void QuantizeQueries(typename Config::Shared& shared,
-                                                const DecodeParams& params, int buffer, int warp,
-                                                int lane) {
-  constexpr int kHeads = Config::kHeadTile / 4;
-  if (warp >= 4) return;
-  device::QuantizeQuery<Config::kHeadDim, kHeads>(
-      shared.query[buffer][kHeads * warp], Config::kHeadDim + 8, params.kappa, lane,
-      {shared.query_high[kHeads * warp], shared.query_low[kHeads * warp], Config::kHeadDim / 4 + 4,
-       &shared.query_scale[warp], &shared.query_sum[kHeads * warp]});
-}
-
 // Index in params.items of the CTA's next item, or kNoItem; by thread 0.
 inline constexpr int kNoItem = -1;
 template <class Config>
@@ -347,7 +299,7 @@ __device__ __forceinline__ void EnterFirstItem(typename Config::Shared& shared,
   }
   // One page per warp while the launches ahead finish; for short items the extra barrier costs
   // more. All pages at once would keep the queries waiting.
-  const bool is_early = params.overlaps_start && has_first && first.num_pages >= Config::kWarps;
+  const bool is_early = params.overlaps_start && has_first && first.num_pages >= Config::kTileWarps;
   if (is_early) {
     __syncthreads();
     ring.Enter(0);
@@ -389,10 +341,10 @@ __device__ __forceinline__ void AttendTiles(const typename Config::Shared& share
   const DecodeItem& item = shared.items[current];
   const int lane = ring.lane();
   RowQuery<Config> query;
-  query.Load(shared.query[current][0], lane);
-  int rows_left = item.num_rows - 16 * (item.first_tile + ring.warp());
+  query.Load(shared.query[current][ring.tile() * Config::kHeadTile], lane);
+  int rows_left = item.num_rows - 16 * (item.first_tile + ring.member());
 #pragma unroll 1
-  for (int tile = 0; tile < num_tiles; ++tile, rows_left -= 16 * Config::kWarps) {
+  for (int tile = 0; tile < num_tiles; ++tile, rows_left -= 16 * Config::kTileWarps) {
     float z[2][WarpState<Config>::kHeads];
     const uint32_t keys = ring.Wait();
     if constexpr (kComputes) RowScores<Config>(keys, lane, query, params.kappa, rows_left, z);
@@ -405,6 +357,27 @@ __device__ __forceinline__ void AttendTiles(const typename Config::Shared& share
   }
 }
 
+// The scores that the rotating mean of the keys adds to the warp's n-th page of the item, for the
+// lane's heads (gpu.md 5.1).
+template <class Config, DecodeVariant kVariant>
+__device__ __forceinline__ void LoadPageBeta(const typename Config::Shared& shared,
+                                             const DecodeParams& params, int current,
+                                             const PageRing<Config, kVariant>& ring, int n,
+                                             float (&beta)[Config::kHeadTile / 4]) {
+  constexpr int kHeads = Config::kHeadTile / 4;
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) beta[h] = 0.0f;
+  if (params.page_beta == nullptr) return;
+  const DecodeItem& item = shared.items[current];
+  const int page = item.first_page + WarpShare<Config::kTileWarps>(item, ring.member()).Page(n);
+  const int64_t pair = static_cast<int64_t>(item.sequence) * params.kv_heads + item.head;
+  const float* source = params.page_beta +
+                        (pair * params.code_table_stride + page) * Config::kGroupHeads +
+                        ring.tile() * Config::kHeadTile + kHeads * (ring.lane() & 3);
+#pragma unroll
+  for (int h = 0; h < kHeads; ++h) beta[h] = __ldg(source + h);
+}
+
 // Adds the warp's share of the INT2 pages of shared.items[current].
 template <class Config, DecodeVariant kVariant>
 __device__ __forceinline__ void AttendPages(const typename Config::Shared& shared,
@@ -412,18 +385,20 @@ __device__ __forceinline__ void AttendPages(const typename Config::Shared& share
                                             PageRing<Config, kVariant>& ring,
                                             WarpState<Config>& state) {
   constexpr int kD = Config::kHeadDim, kHeads = WarpState<Config>::kHeads;
-  const int lane = ring.lane();
+  const int lane = ring.lane(), first_head = ring.tile() * Config::kHeadTile;
   device::Int2Query<kD, Config::kHeadTile> query;
-  query.Load(&shared.query_high[0][0], &shared.query_low[0][0], kD / 4 + 4, shared.query_scale,
-             shared.query_sum, lane);
-  const float* beta = &shared.beta[current][kHeads * (lane & 3)];
+  query.Load(shared.query_high[first_head], shared.query_low[first_head], kD / 4 + 4,
+             shared.query_scale + 4 * ring.tile(), shared.query_sum + first_head, lane);
+  const float* beta = &shared.beta[current][first_head + kHeads * (lane & 3)];
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) state.m[h] -= beta[h];
 #pragma unroll 1
   for (int pages = num_pages; pages > 0; --pages) {
+    float page_beta[kHeads];
+    LoadPageBeta<Config>(shared, params, current, ring, num_pages - pages, page_beta);
     const uint32_t block = ring.Wait();
     if constexpr (kVariant != DecodeVariant::kLoadOnly)
-      AttendPage<Config>(block, lane, query, state);
+      AttendPage<Config>(block, lane, query, page_beta, state);
     if (!ring.Recycle(params)) Refill<Config>(shared, params, current, ring);
   }
 #pragma unroll
@@ -457,7 +432,7 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     }
 
     state.Reset();
-    const WarpShare<kWarps> share(shared.items[current], warp);
+    const WarpShare<Config::kTileWarps> share(shared.items[current], ring.member());
     const int pages = share.num_pages;
     if (share.num_tiles > 0)
       AttendTiles<Config>(shared, params, current, share.num_tiles, ring, state);
@@ -465,7 +440,8 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     if (pages > 0) AttendPages<Config>(shared, params, current, pages, ring, state);
     if (ring.item_index() == current) ring.Enter(current ^ 1);
 
-    PublishWarp<Config>(shared, warp, lane, params.value_mean != nullptr, state);
+    const bool has_mean = params.value_mean != nullptr;
+    if (ring.tile() == 0) PublishWarp<Config>(shared, warp, lane, has_mean, state);
     ptx::CopyAsyncWaitAll();
     const DecodeItem item = shared.items[current];
     __syncthreads();
@@ -475,7 +451,13 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
       shared.items[current] = shared.staged;
       shared.is_valid[current] = shared.is_staged_valid;
     }
-    MergeWarps<Config>(shared, params, item.slot, warp, lane);
+    MergeWarps<Config>(shared, params, item.slot, 0, lane);
+    if constexpr (Config::kTiles == 2) {  // the second tile in the place of the first
+      __syncthreads();
+      if (ring.tile() == 1) PublishWarp<Config>(shared, warp, lane, has_mean, state);
+      __syncthreads();
+      MergeWarps<Config>(shared, params, item.slot, 1, lane);
+    }
     if (shared.is_valid[current ^ 1])
       QuantizeQueries<Config>(shared, params, current ^ 1, kWarps - 1 - warp, lane);
     if (shared.is_pair_done) MergeParts<Config>(params, shared.done, warp, lane);

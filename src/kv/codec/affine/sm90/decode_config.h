@@ -17,13 +17,19 @@ using kernels::cuda::DecodeStart;
 // results mean nothing.
 enum class DecodeVariant { kNormal, kLoadOnly, kComputeOnly };
 
+// kHeads: query heads of a KV head that the kernel takes at most. Of more than 8, half of the warps
+// visit the pages for the first 8 heads and half for the others; a page then comes from memory once
+// and from L2 once more.
 template <int D, int kHeads>
 struct DecodeConfig {
-  static_assert(device::IsHeadDim(D) && (kHeads == 4 || kHeads == 8));
+  static_assert(device::IsHeadDim(D) && (kHeads == 4 || kHeads == 8 || kHeads == 16));
   static constexpr int kHeadDim = D;
-  static constexpr int kHeadTile = kHeads;          // query heads of a KV head in one visit
+  static constexpr int kGroupHeads = kHeads;
+  static constexpr int kHeadTile = kHeads < 8 ? kHeads : 8;  // of one visit
+  static constexpr int kTiles = kHeads / kHeadTile;
   static constexpr int kWarps = D <= 128 ? 16 : 8;  // d >= 192: 48..64 accumulators per lane
   static constexpr int kThreads = 32 * kWarps;
+  static constexpr int kTileWarps = kWarps / kTiles;  // that share the units of an item
   // Of one warp's ring; 2 x 4,608 B x 16 = 144 KB at d = 128.
   static constexpr int kStages = D == 64 ? 4 : (D == 192 ? 3 : 2);
   static constexpr int kStageBytes = device::BlockBytes(D);
@@ -33,17 +39,18 @@ struct DecodeConfig {
   struct Shared {
     alignas(128) uint8_t ring[kWarps][kStages][kStageBytes];
     // Head rows rotated by 8 (head / heads per lane) words: no bank conflicts.
-    alignas(16) float merge[kWarps][kHeadTile][D];
-    alignas(16) float stats[kWarps][kHeadTile][4];  // m, l, INT2 part of l, unused
+    alignas(16) float merge[kTileWarps][kHeadTile][D];  // of one tile after the other
+    alignas(16) float stats[kWarps][kHeadTile][4];      // m, l, INT2 part of l, unused
     float row_stats[kWarps][kHeadTile]
                    [2];  // m, l after the BF16 tiles; only where values have a mean
     // Of the current and the next item. Rows padded so that the 8 rows of an operand load use
     // different banks.
-    alignas(16) uint16_t query[2][kHeadTile][D + 8];  // bf16
-    uint32_t query_high[kHeadTile][D / 4 + 4];        // int8, four dimensions a word
-    uint32_t query_low[kHeadTile][D / 4 + 4];
-    float query_scale[4], query_sum[kHeadTile];  // kappa / S of a lane's heads, kappa * Sum(q')
-    float beta[2][kHeadTile];
+    alignas(16) uint16_t query[2][kGroupHeads][D + 8];  // bf16
+    uint32_t query_high[kGroupHeads][D / 4 + 4];        // int8, four dimensions a word
+    uint32_t query_low[kGroupHeads][D / 4 + 4];
+    float query_scale[4 * kTiles],
+        query_sum[kGroupHeads];  // kappa / S of a lane's heads, kappa * Sum(q')
+    float beta[2][kGroupHeads];
     alignas(16) DecodeItem items[2];
     int32_t is_valid[2];
     uint32_t ids[kWarps][2][64];    // by item: page ids of the warp's units, two batches of 32

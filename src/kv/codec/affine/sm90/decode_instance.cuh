@@ -9,7 +9,7 @@ namespace oscar::affine::sm90 {
 template <class Config, DecodeVariant kVariant>
 DecodeKernel DecodeInstance(DecodeKernelKind kind) {
   return {Config::kHeadDim,
-          Config::kHeadTile,
+          Config::kGroupHeads,
           kind,
           reinterpret_cast<const void*>(&DecodeAttentionKernel<Config, kVariant>),
           Config::kThreads,

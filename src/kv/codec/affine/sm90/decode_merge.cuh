@@ -1,5 +1,5 @@
-// Joins the parts of a decode attention result (gpu.md 5.8): warps of a CTA to the partial record of an item, records
-// of a (sequence, KV head) to its output rows.
+// Joins the parts of a decode attention result (gpu.md 5.8): warps of a CTA to the partial record
+// of an item, records of a (sequence, KV head) to its output rows.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ __device__ __forceinline__ float SumOverRows(float x) {
   return x;
 }
 
-// Notes the mass of the BF16 rows, before the first page: the mean of the values counts for the INT2 part only.
+// Notes the mass of the BF16 rows, before the first page: the mean of the values counts for the
+// INT2 part only.
 template <class Config>
 __device__ __forceinline__ void NoteRowMass(typename Config::Shared& shared, int warp, int lane,
                                             const WarpState<Config>& state) {
@@ -38,8 +39,8 @@ __device__ __forceinline__ void NoteRowMass(typename Config::Shared& shared, int
 
 // Writes the warp's accumulators and sums where MergeWarps reads them.
 template <class Config>
-__device__ __forceinline__ void PublishWarp(typename Config::Shared& shared, int warp, int lane, bool has_row_mass,
-                                            WarpState<Config>& state) {
+__device__ __forceinline__ void PublishWarp(typename Config::Shared& shared, int warp, int lane,
+                                            bool has_row_mass, WarpState<Config>& state) {
   constexpr int kD = Config::kHeadDim, kHeads = WarpState<Config>::kHeads;
   const int row = lane >> 2, t = lane & 3;
 #pragma unroll
@@ -49,17 +50,18 @@ __device__ __forceinline__ void PublishWarp(typename Config::Shared& shared, int
     const int head = kHeads * t + h;
     if (row == 0) {
       const float* rows = shared.row_stats[warp][head];
-      const float code_l = has_row_mass && rows[1] > 0.0f ? l - rows[1] * ptx::Exp2(rows[0] - state.m[h]) : l;
+      const float code_l =
+          has_row_mass && rows[1] > 0.0f ? l - rows[1] * ptx::Exp2(rows[0] - state.m[h]) : l;
       *reinterpret_cast<float4*>(shared.stats[warp][head]) =
           make_float4(state.is_first ? kEmptyReference : state.m[h], l, code_l, 0.0f);
     }
-    float* out = shared.merge[warp][head];
+    float* out = shared.merge[warp % Config::kTileWarps][head];
 #pragma unroll
     for (int i = 0; i < kD / 16; ++i) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const float value =
-            kHeads == 1 ? state.acc[i][2 * half] + state.acc[i][2 * half + 1] : state.acc[i][2 * half + h];
+        const float value = kHeads == 1 ? state.acc[i][2 * half] + state.acc[i][2 * half + 1]
+                                        : state.acc[i][2 * half + h];
         out[(16 * i + 8 * half + row + 8 * t) % kD] = fmaf(value, kScale, u);
       }
     }
@@ -94,18 +96,23 @@ struct alignas(4 * kWidth) FloatGroup {
   float x[kWidth];
 };
 
-// Joins the warps of an item into its partial record. A warp takes segments of 32 kMergeWidth dimensions of one head.
+// Joins the warps of an item into its partial record, for one head tile. A warp takes segments of
+// 32 kMergeWidth dimensions of one head.
 template <class Config>
-__device__ __forceinline__ void MergeWarps(const typename Config::Shared& shared, const DecodeParams& params, int slot,
-                                           int warp, int lane) {
-  constexpr int kD = Config::kHeadDim, kHeadTile = Config::kHeadTile, kWarps = Config::kWarps,
+__device__ __forceinline__ void MergeWarps(const typename Config::Shared& shared,
+                                           const DecodeParams& params, int slot, int tile,
+                                           int lane) {
+  constexpr int kD = Config::kHeadDim, kHeadTile = Config::kHeadTile, kWarps = Config::kTileWarps,
                 kWidth = kMergeWidth<Config>;
+  const int warp = static_cast<int>(threadIdx.x) / 32, num_heads = params.group - tile * kHeadTile;
   constexpr int kSegments = kD / (32 * kWidth);
   using Group = FloatGroup<kWidth>;
 #pragma unroll 1
-  for (int segment = warp; segment < params.group * kSegments; segment += kWarps) {
+  for (int segment = warp; segment < min(num_heads, kHeadTile) * kSegments;
+       segment += Config::kWarps) {
     const int head = segment / kSegments;
-    const float4 stats = *reinterpret_cast<const float4*>(shared.stats[lane % kWarps][head]);
+    const float4 stats =
+        *reinterpret_cast<const float4*>(shared.stats[tile * kWarps + lane % kWarps][head]);
     const float m = MaxOverLanes<kWarps>(stats.x);
     const float e = ptx::Exp2(stats.x - m);
     const int dim = (segment % kSegments * 32 + lane) * kWidth;
@@ -118,27 +125,32 @@ __device__ __forceinline__ void MergeWarps(const typename Config::Shared& shared
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) sum.x[i] = fmaf(weight, part.x[i], sum.x[i]);
     }
-    const size_t record = static_cast<size_t>(slot) * kHeadTile + head;
+    const size_t record = static_cast<size_t>(slot) * Config::kGroupHeads + tile * kHeadTile + head;
     *reinterpret_cast<Group*>(params.partials + record * kD + dim) = sum;
     if (segment % kSegments == 0) {
       // Both halves of the warp hold the same lanes: one sums l, the other its INT2 part.
       const float mass = SumOverLanes<kWarps>(e * (lane < 16 ? stats.y : stats.z)),
                   code_mass = __shfl_sync(~0u, mass, 16);
-      if (lane == 0) reinterpret_cast<float4*>(params.partial_stats)[record] = make_float4(m, mass, code_mass, 0.0f);
+      if (lane == 0)
+        reinterpret_cast<float4*>(params.partial_stats)[record] =
+            make_float4(m, mass, code_mass, 0.0f);
     }
   }
 }
 
-// Joins the partial records of a (sequence, KV head) and writes the output rows; by the CTA that arrived last.
+// Joins the partial records of a (sequence, KV head) and writes the output rows; by the CTA that
+// arrived last.
 template <class Config>
-__device__ __forceinline__ void MergeParts(const DecodeParams& params, const DecodeItem& item, int warp, int lane) {
-  constexpr int kD = Config::kHeadDim, kHeadTile = Config::kHeadTile, kWidth = kMergeWidth<Config>;
+__device__ __forceinline__ void MergeParts(const DecodeParams& params, const DecodeItem& item,
+                                           int warp, int lane) {
+  constexpr int kD = Config::kHeadDim, kHeadTile = Config::kGroupHeads,
+                kWidth = kMergeWidth<Config>;
   constexpr int kSegments = kD / (32 * kWidth);
   constexpr int kAtOnce = 16;  // loads in flight
   using Group = FloatGroup<kWidth>;
   const int slots = item.pair_num_slots;
-  const float4* stats =
-      reinterpret_cast<const float4*>(params.partial_stats) + static_cast<size_t>(item.pair_first_slot) * kHeadTile;
+  const float4* stats = reinterpret_cast<const float4*>(params.partial_stats) +
+                        static_cast<size_t>(item.pair_first_slot) * kHeadTile;
   const float* parts = params.partials + static_cast<size_t>(item.pair_first_slot) * kHeadTile * kD;
 #pragma unroll 1
   for (int segment = warp; segment < params.group * kSegments; segment += Config::kWarps) {
@@ -168,7 +180,8 @@ __device__ __forceinline__ void MergeParts(const DecodeParams& params, const Dec
       const float old = ptx::Exp2(m - new_m), e = own < count ? ptx::Exp2(record.x - new_m) : 0.0f;
       m = new_m;
       l = fmaf(l, old, SumOverLanes<kAtOnce>(e * record.y));
-      if (params.value_mean != nullptr) code_l = fmaf(code_l, old, SumOverLanes<kAtOnce>(e * record.z));
+      if (params.value_mean != nullptr)
+        code_l = fmaf(code_l, old, SumOverLanes<kAtOnce>(e * record.z));
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) sum.x[i] *= old;
 #pragma unroll
@@ -179,10 +192,13 @@ __device__ __forceinline__ void MergeParts(const DecodeParams& params, const Dec
       }
     }
     const size_t index =
-        ((static_cast<size_t>(item.sequence) * params.kv_heads + item.head) * params.group + head) * kD + dim;
+        ((static_cast<size_t>(item.sequence) * params.kv_heads + item.head) * params.group + head) *
+            kD +
+        dim;
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      if (params.value_mean != nullptr) sum.x[i] = fmaf(code_l, params.value_mean[item.head * kD + dim + i], sum.x[i]);
+      if (params.value_mean != nullptr)
+        sum.x[i] = fmaf(code_l, params.value_mean[item.head * kD + dim + i], sum.x[i]);
       const float result = l > 0.0f ? sum.x[i] / l : (l == 0.0f ? 0.0f : l);
       params.out[index + i] = static_cast<uint16_t>(ptx::PackBf16(result, 0.0f));
       if (params.out_f32 != nullptr) params.out_f32[index + i] = result;

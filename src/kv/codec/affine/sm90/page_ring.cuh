@@ -50,7 +50,8 @@ struct WarpShare {
 template <class Config, DecodeVariant kVariant>
 class PageRing {
  public:
-  static constexpr int kStages = Config::kStages, kWarps = Config::kWarps, kD = Config::kHeadDim;
+  static constexpr int kStages = Config::kStages, kTileWarps = Config::kTileWarps,
+                       kD = Config::kHeadDim;
 
   // One lane initialises the barriers; then the warp may use the ring.
   __device__ __forceinline__ PageRing(typename Config::Shared& shared, int warp, int lane)
@@ -66,7 +67,7 @@ class PageRing {
   // shared.items[item_index].
   __device__ __forceinline__ void RequestFirstIds(const DecodeParams& params,
                                                   const DecodeItem& item, int item_index) const {
-    RequestIds(params, item, WarpShare<kWarps>(item, warp_), item_index, 0);
+    RequestIds(params, item, WarpShare<kTileWarps>(item, member()), item_index, 0);
   }
 
   // Turns to shared.items[item_index]. Preconditions: its first ids are requested, nothing of the
@@ -78,11 +79,14 @@ class PageRing {
   }
   __device__ __forceinline__ int item_index() const { return item_index_; }
   __device__ __forceinline__ int warp() const { return warp_; }
+  // The warp's head tile, and its number among the warps of that tile.
+  __device__ __forceinline__ int tile() const { return warp_ / kTileWarps; }
+  __device__ __forceinline__ int member() const { return warp_ % kTileWarps; }
   __device__ __forceinline__ int lane() const { return lane_; }
   __device__ __forceinline__ bool HasFreeStage() const { return in_flight_ < kStages; }
   // Whether the next unit is an INT2 page.
   __device__ __forceinline__ bool IsAtPage() const {
-    return unit_ >= WarpShare<kWarps>(shared_.items[item_index_], warp_).num_tiles;
+    return unit_ >= WarpShare<kTileWarps>(shared_.items[item_index_], member()).num_tiles;
   }
 
   // Requests the next stage of the item that is being fetched; false when it has none left.
@@ -91,13 +95,13 @@ class PageRing {
     namespace layout = device;
     if (unit_ == fast_end_) {
       const DecodeItem& item = shared_.items[item_index_];
-      const WarpShare<kWarps> share(item, warp_);
+      const WarpShare<kTileWarps> share(item, member());
       if (unit_ == share.num_tiles + share.num_pages) return false;
       if ((unit_ & 31) == 0 && in_tile_ == 0) TurnBatch(params, item, share);
       if (unit_ < share.num_tiles) {
         const uint8_t* source =
             params.row_pool + static_cast<uint64_t>(ReadId()) * layout::Bf16BlockBytes(kD) +
-            ((item.first_tile + warp_ + unit_ * kWarps) & 3) * layout::Bf16TileBytes(kD) +
+            ((item.first_tile + member() + unit_ * kTileWarps) & 3) * layout::Bf16TileBytes(kD) +
             in_tile_ * (128 * kD);
         ++in_flight_;
         Copy(source, layout::Bf16TileBytes(kD));
@@ -168,7 +172,7 @@ class PageRing {
   // The batch that begins at unit_ becomes readable, as block indices (page id * heads + head); the
   // next one is asked for.
   __device__ __forceinline__ void TurnBatch(const DecodeParams& params, const DecodeItem& item,
-                                            const WarpShare<kWarps>& share) {
+                                            const WarpShare<kTileWarps>& share) {
     ptx::CopyAsyncWaitAll();
     uint32_t& id = shared_.ids[warp_][item_index_][(unit_ & 32) + lane_];
     id = id * params.kv_heads + item.head;
@@ -177,13 +181,13 @@ class PageRing {
   }
   // A BF16 page has 4 tiles.
   __device__ __forceinline__ void RequestIds(const DecodeParams& params, const DecodeItem& item,
-                                             const WarpShare<kWarps>& share, int item_index,
+                                             const WarpShare<kTileWarps>& share, int item_index,
                                              int first) const {
     const int n = first + lane_;
     if (n >= share.num_tiles + share.num_pages) return;
     const int32_t* entry = n < share.num_tiles
                                ? params.row_table + item.sequence * params.row_table_stride +
-                                     ((item.first_tile + warp_ + n * kWarps) >> 2)
+                                     ((item.first_tile + member() + n * kTileWarps) >> 2)
                                : params.code_table + item.sequence * params.code_table_stride +
                                      item.first_page + share.Page(n - share.num_tiles);
     ptx::CopyAsync4(ptx::SharedAddress(&shared_.ids[warp_][item_index][n & 63]), entry, true);

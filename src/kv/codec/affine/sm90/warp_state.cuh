@@ -8,7 +8,8 @@ namespace oscar::affine::sm90 {
 
 namespace ptx = kernels::cuda::ptx;
 
-// Running softmax state of one warp for one item. The lane's heads: t (head tile 4) or 2t, 2t + 1 (head tile 8).
+// Running softmax state of one warp for one item. The lane's heads: t (head tile 4) or 2t, 2t + 1
+// (head tile 8).
 template <class Config>
 struct WarpState {
   static constexpr int kD = Config::kHeadDim;
@@ -40,9 +41,10 @@ struct WarpState {
       u[h] *= factor[h];
     }
   }
-  // Moves the reference so that the largest `excess` over all lanes of a head becomes `target`; it is never lowered.
-  // Returns by how much it rose.
-  __device__ __forceinline__ void Raise(const float (&largest)[kHeads], float target, float (&shift)[kHeads]) {
+  // Moves the reference so that the largest `excess` over all lanes of a head becomes `target`; it
+  // is never lowered. Returns by how much it rose.
+  __device__ __forceinline__ void Raise(const float (&largest)[kHeads], float target,
+                                        float (&shift)[kHeads]) {
     float factor[kHeads];
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
