@@ -19,7 +19,7 @@ namespace {
 
 struct BenchArguments {
   engine::EngineOptions engine;
-  std::vector<std::string> methods{"bf16", "int2:oscar"};
+  std::vector<std::string> methods{"bf16", "int2:balanced"};
   std::vector<int> contexts{512, 2048, 4096};
   int decode_tokens = 32;
   bool json = false, quiet = false;
@@ -85,6 +85,7 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("METHOD[=FILE],...");
+  AddEncodeEffortOption(*command, arguments->engine);
   AddWindowOptions(*command, arguments->engine);
   command->add_option("--contexts", arguments->contexts, "Context lengths, ascending")
       ->capture_default_str()

@@ -1,5 +1,6 @@
 #include "tools/command_line.h"
 
+#include <algorithm>
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fmt/format.h>
@@ -55,6 +56,13 @@ void AddKvOptions(CLI::App& app, engine::EngineOptions& options) {
       ->capture_default_str()
       ->type_name("METHOD");
   app.add_option("--profile", options.profile, "Calibrated profile (default: the one beside the model)")->type_name("FILE");
+  AddEncodeEffortOption(app, options);
+}
+
+void AddEncodeEffortOption(CLI::App& app, engine::EngineOptions& options) {
+  app.add_option("--encode-effort", options.encode_effort,
+                 "Work of balanced encoders: 0 plain rounding, 1 error feedback, 2 feedback and two sweeps (default: 2)")
+      ->type_name("0|1|2");
 }
 
 void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params) {
@@ -80,6 +88,9 @@ Result<std::vector<engine::KvSetup>> SetUpMethods(const std::string& command, co
     OSCAR_ASSIGN_OR_RETURN(engine::KvSetup setup, engine.SetUpKv(argument.substr(0, equals), profile));
     Warn(command, setup.warning);
     setups.push_back(std::move(setup));
+  }
+  if (engine.options().encode_effort && std::none_of(setups.begin(), setups.end(), engine::TakesEncodeEffort)) {
+    return {StatusCode::kInvalidArgument, "--encode-effort: none of the methods has error feedback"};
   }
   return setups;
 }

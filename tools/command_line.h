@@ -35,6 +35,8 @@ void AddWindowOptions(CLI::App& app, engine::EngineOptions& options);
 std::string KvMethodNames();
 // --kv and --profile for one method.
 void AddKvOptions(CLI::App& app, engine::EngineOptions& options);
+// --encode-effort.
+void AddEncodeEffortOption(CLI::App& app, engine::EngineOptions& options);
 // --temperature, --top-k, ...
 void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params);
 

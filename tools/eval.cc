@@ -20,7 +20,7 @@ namespace {
 
 struct EvalArguments {
   engine::EngineOptions engine;
-  std::vector<std::string> methods{"int2:oscar"};
+  std::vector<std::string> methods{"int2:balanced"};
   std::string text;
   std::optional<int> window, score;
   int windows = 8;
@@ -117,6 +117,7 @@ void AddOne(CLI::App& eval, const char* name, const char* description, bool comp
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("METHOD[=FILE],...");
+  AddEncodeEffortOption(*command, arguments->engine);
   AddWindowOptions(*command, arguments->engine);
   command->add_option("--text", arguments->text, "Text file or folder (default: the text built into the program)")->type_name("PATH");
   command->add_option("--window", arguments->window, "Tokens per window (default 2048)")->type_name("N");

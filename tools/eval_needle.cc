@@ -27,7 +27,7 @@ constexpr std::string_view kCodesTask = "codes";
 
 struct NeedleArguments {
   engine::EngineOptions engine;
-  std::vector<std::string> methods{"bf16", "int2:oscar"}, tasks{std::string(kCodesTask)};
+  std::vector<std::string> methods{"bf16", "int2:balanced"}, tasks{std::string(kCodesTask)};
   std::vector<int> lengths{4096};
   std::string text, squad, hotpotqa, records;
   int samples = 5, texts = 2, codes = 16;
@@ -190,6 +190,7 @@ void AddEvalNeedleCommand(CLI::App& eval, int& exit_code) {
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("METHOD[=FILE],...");
+  AddEncodeEffortOption(*command, arguments->engine);
   AddWindowOptions(*command, arguments->engine);
   std::string names = "codes (teacher forcing), all (whose sources are given)";
   for (const engine::RetrievalTask task : engine::RetrievalTasks()) names += ", " + std::string(engine::RetrievalTaskName(task));

@@ -1,9 +1,14 @@
 // `oscar inspect`: what is in a model or a profile, and what a cache of some length costs.
 
+#include <algorithm>
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <fmt/format.h>
+#include <functional>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <span>
 
 #include "oscar/calibrate.h"
 #include "oscar/rotation_file.h"
@@ -24,7 +29,7 @@ struct InspectArguments {
   std::vector<int> lengths{2048, 4096, 8192, 32768, 131072};
 };
 
-void PrintField(const char* name, const std::string& value) { fmt::print("{:<20}{}\n", name, value.empty() ? "-" : value); }
+void PrintField(const char* name, const std::string& value) { fmt::print("{:<23}{}\n", name, value.empty() ? "-" : value); }
 
 Status InspectModel(const engine::EngineOptions& options) {
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(options));
@@ -43,8 +48,11 @@ Status InspectModel(const engine::EngineOptions& options) {
   PrintField("chat template", engine->chat_template() != nullptr ? "yes" : "no");
   PrintField("fingerprint", engine->identity().fingerprint);
   PrintField("identity", engine->identity().identity);
-  const auto profile = engine::ModelCache::ProfilePath(engine->model_path(), "int2:oscar");
-  PrintField("int2:oscar profile", std::filesystem::exists(profile) ? profile.string() : "none (make it with oscar calibrate)");
+  for (const char* method : {"int2:balanced", "int1:balanced", "int2:oscar"}) {
+    const auto profile = engine::ModelCache::ProfilePath(engine->model_path(), method);
+    PrintField(fmt::format("{} profile", method).c_str(),
+               std::filesystem::exists(profile) ? profile.string() : fmt::format("none (make it with oscar calibrate --kv {})", method));
+  }
   return {};
 }
 
@@ -121,6 +129,44 @@ Status InspectRotations(const std::string& path) {
   return {};
 }
 
+// Per layer and side of a balanced profile, the worst KV head; quality.md 2 and 3.
+Status PrintTransforms(const CodecProfile& profile) {
+  using engine::NumberFormat;
+  engine::Table table("", {{"layer", "layer", ""},
+                           {"side", "side", ""},
+                           {"condition", "cond T", "", NumberFormat::kSignificant, 3},
+                           {"inverse_error", "|T T^-1 - I|", "max", NumberFormat::kSignificant, 2},
+                           {"spectrum_spread", "w max/min", "", NumberFormat::kSignificant, 3},
+                           {"mean_norm", "|mean|", "", NumberFormat::kSignificant, 3},
+                           {"mean_kept", "of page 0", "share", NumberFormat::kDecimal, 2}});
+  for (int layer = 0; layer < profile.shape().num_layers; ++layer) {
+    for (const KvSide side : {KvSide::kKey, KvSide::kValue}) {
+      TransformCheck worst;
+      double spread = 0, norm = 0, page_norm = 0;
+      for (int head = 0; head < profile.shape().num_kv_heads; ++head) {
+        const RowProfile row = profile.row(layer, head, side);
+        const TransformCheck check = CheckTransform(*row.transform);
+        worst.condition = std::max(worst.condition, check.condition);
+        worst.inverse_error = std::max(worst.inverse_error, check.inverse_error);
+        const auto squares = [](std::span<const float> values) {
+          return std::transform_reduce(values.begin(), values.end(), 0.0, std::plus<>(), [](double value) { return value * value; });
+        };
+        norm = std::max(norm, std::sqrt(squares(row.mean)));
+        page_norm = std::max(page_norm, std::sqrt(squares(row.page_mean.empty() ? row.mean : row.page_mean)));
+        const auto d = static_cast<size_t>(profile.shape().head_dim);
+        const std::span<const float> spectra = profile.eigenvalues(layer, side);
+        if (spectra.size() < (static_cast<size_t>(head) + 1) * d) continue;
+        const std::span<const float> spectrum = spectra.subspan(static_cast<size_t>(head) * d, d);
+        if (spectrum.front() > 0) spread = std::max(spread, double{spectrum.back()} / spectrum.front());
+      }
+      table.AddRow({int64_t{layer}, side == KvSide::kKey ? "K" : "V", worst.condition, worst.inverse_error, spread, norm,
+                    norm > 0 ? page_norm / norm : 1.0});
+    }
+  }
+  fmt::print("{}", table.ToText());
+  return {};
+}
+
 Status InspectProfile(const std::string& path) {
   OSCAR_ASSIGN_OR_RETURN(const CodecProfile profile, CodecProfile::Load(path));
   const Provenance& from = profile.provenance();
@@ -135,7 +181,12 @@ Status InspectProfile(const std::string& path) {
   PrintField("fit", fmt::format("scope {}, K metric {}, V metric {}, composition {}", from.scope, from.k_metric, from.v_metric,
                                 from.composition));
   PrintField("made", fmt::format("{} by oscar {}", from.created_utc, from.oscar_version));
-  return PrintRotations(profile);
+  if (profile.row(0, 0, KvSide::kKey).encoder != EncoderKind::kErrorFeedback) return PrintRotations(profile);
+  const RotaryEmbedding& rotary = profile.rotary();
+  PrintField("key mean", rotary.angles.empty() ? "constant"
+                                               : fmt::format("turns with RoPE: {} pairs ({})", rotary.angles.size(),
+                                                             rotary.halves ? "halves" : "adjacent"));
+  return PrintTransforms(profile);
 }
 
 // method.md 4: what a cache of T tokens stores, by segment and by every honest ledger.

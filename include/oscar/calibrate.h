@@ -1,5 +1,6 @@
-// Calibration: second moments of Q, K and V rows accumulated in double, and the fit of a CodecProfile from them.
-// method.md 2 (OSCAR). Memory is O(d^2) per layer and KV head; nothing is kept per token.
+// Calibration: second moments of Q, K and V rows accumulated in double, and the fit of a CodecProfile from them, for int2:oscar
+// (method.md 2) and for the balanced methods (quality.md 2 and 3). Memory is O(d^2) per layer and KV head; nothing is kept per
+// token.
 #pragma once
 
 #include <cstdint>
@@ -114,5 +115,78 @@ struct RotationCheck {
 // kInvalidArgument when sizes are not d^2 and d, d is no power of two, or the composition is data-free (kHPbr, kHadamard).
 Result<RotationCheck> CheckRotation(std::span<const float> rotation, std::span<const float> eigenvalues,
                                     Composition composition);
+
+// --- int2:balanced and int1:balanced ------------------------------------------------------------------------------------
+
+struct BalancedFitOptions {
+  int bits = 2;          // 2: alpha = 0.3; 1: alpha = 0.25 (quality.md 2)
+  double gamma = 1e-2;   // regularisation of the error metric, as a share of its mean eigenvalue
+};
+
+// kUnsupported when bits are neither 1 nor 2 or the head dimension is odd; kInvalidArgument for an impossible shape or a gamma
+// outside (0, 1].
+Status CheckBalancedFit(const KvShape& shape, const BalancedFitOptions& options);
+
+// Moments of one model for a balanced fit, in two passes over the same rows: means and query moments, then covariances around
+// the means (keys around the mean of their page, quality.md 3). Rows count as the BF16 numbers of the cache.
+class BalancedMoments {
+ public:
+  static constexpr int kNumPasses = 2;
+
+  // `rotary` without angles: keys do not turn, and their mean is constant. Precondition: CheckBalancedFit is OK for the shape,
+  // and there are at most head_dim / 2 angles. expected_tokens of a pass spreads the rows on which errors are measured.
+  BalancedMoments(const KvShape& shape, RotaryEmbedding rotary, int64_t expected_tokens);
+  ~BalancedMoments();
+  BalancedMoments(BalancedMoments&&) noexcept;
+  BalancedMoments& operator=(BalancedMoments&&) noexcept;
+
+  // Some rows of the output projection W_o of a layer, [rows, Hq, d]: row r is what the attention outputs of all query heads
+  // are multiplied with for one hidden channel. Every row once, in any pieces; they make the error metric of values.
+  Status AddOutputProjection(int layer, RowsView<const float> rows);
+  // As MomentAccumulator::Add; the rows are at positions first_position, first_position + 1, ... of their sequence.
+  Status Add(int layer, int first_position, RowsView<const float> queries, RowsView<const float> keys,
+             RowsView<const float> values);
+  // Precondition: fewer than kNumPasses have ended.
+  void EndPass();
+  int64_t num_tokens() const;  // of the first pass, layer 0
+
+  struct Impl;
+  const Impl& impl() const { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// What a balanced fit found, for the report of `oscar calibrate`. Errors are e M e^T of decoded rows over (x - mu) M (x - mu)^T,
+// summed over the heads of a layer, M the error metric with its mean eigenvalue 1: scores for keys, the attention block's output
+// for values.
+struct BalancedReport {
+  struct Side {
+    double condition = 0;          // of T, worst head
+    double gamma = 0;              // largest of the heads
+    double predicted = 0;          // for normal rows and plain rounding, mean of the heads
+    double measured = 0;           // on rows of the second pass, as encoded
+    double measured_oscar = -1;    // the same rows with an OSCAR rotation of the same data and its clip; -1: head_dim no power of two
+    double measured_hadamard = -1;
+  };
+  struct Layer {
+    Side key, value;
+  };
+  std::vector<Layer> layers;
+  std::vector<std::string> warnings;
+};
+
+// Fits "int<bits>:balanced". Metrics, composition (the mixing matrix), scope and num_tokens of the provenance are set.
+// `report` may be null: then no error is measured.
+// kFailedPrecondition: fewer than 8 d tokens, a pass or an output projection missing, layers or passes that saw different
+// numbers of tokens. kInternal naming layer, head and side: no regularisation gave an invertible transform.
+Result<CodecProfile> FitBalanced(const BalancedMoments& moments, const BalancedFitOptions& options, Provenance provenance,
+                                 BalancedReport* report);
+
+// Figures of one stored invertible transform, for `oscar inspect`: the condition number of A and max |A A^-1 - I|.
+struct TransformCheck {
+  double condition = 0, inverse_error = 0;
+};
+TransformCheck CheckTransform(const KvTransform& transform);
 
 }  // namespace oscar

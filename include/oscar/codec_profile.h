@@ -21,15 +21,36 @@ namespace oscar {
 enum class EncoderKind : uint8_t { kMinMax, kIntegerZeroPoint, kLloydAffine, kErrorFeedback };
 enum class MeanKind : uint8_t { kConstant, kRotating };
 
+// How the keys of a model turn with their position: pair j turns by position * angles[j] radians. Channels beyond the pairs
+// do not turn.
+struct RotaryEmbedding {
+  std::vector<float> angles;  // radians per position, after any scaling (linear, NTK, llama3 factors, YaRN); empty: no RoPE
+  bool halves = false;        // pair j is channels (j, j + angles.size()); otherwise (2j, 2j + 1)
+};
+
+// What error feedback needs of the metric G = Q^T diag(metric) Q, made once per profile (quality.md 5). Q is the mixing matrix
+// of docs/profile-format.md: the Hadamard matrix where head_dim is a power of two. G = C C^T, N = C diag(C)^-1.
+struct ErrorFeedback {
+  std::vector<float> metric;            // G [d, d], its mean diagonal 1
+  std::vector<float> feedback;          // [d, d]: row i holds N[j][i] for j > i, and 0 for the others
+  std::vector<float> inverse_diagonal;  // 1 / G_ii [d]
+};
+
+// Work of the error-feedback encoder: 0 rounds plainly, 1 feeds errors back, 2 adds two sweeps of coordinate descent.
+inline constexpr int kMaxEncodeEffort = 2;
+
 // How the rows of one (layer, KV head, side) are encoded.
 struct RowProfile {
   const KvTransform* transform = nullptr;  // owned by the profile; heads may share one
   std::span<const float> mean;             // mu [d] f32, subtracted before the transform; empty = 0
   MeanKind mean_kind = MeanKind::kConstant;
-  std::span<const float> metric;   // [d] f32: G = H diag(metric) H for error feedback; empty otherwise
+  std::span<const float> metric;   // [d] f32: G = Q^T diag(metric) Q for error feedback; empty otherwise
   float clip_ratio = 0.0f;         // rank: order statistic of |y| (method.md 3.2); <= 0: no clip
   float range_factor = 1.0f;       // factor on min and max of the row (QuaRot)
   EncoderKind encoder = EncoderKind::kMinMax;
+  int encode_effort = kMaxEncodeEffort;      // error feedback only
+  std::span<const float> page_mean;          // mu of page 0 [d] where the mean turns (quality.md 3), m_j s_j by pair; else empty
+  const ErrorFeedback* feedback = nullptr;   // with `metric`; owned by the profile
 };
 
 // Where a profile comes from. Checked against the model when it is used, printed by `oscar inspect`.
@@ -63,10 +84,10 @@ class CodecProfile {
     float range_factor = 1.0f;
     EncoderKind encoder = EncoderKind::kMinMax;
   };
-  // rows: [num_layers * num_kv_heads * 2], key before value, head before layer. kInvalidArgument when a count, dimension
-  // or index does not fit the shape or a number is not finite.
+  // rows: [num_layers * num_kv_heads * 2], key before value, head before layer. `rotary` is needed when a mean turns.
+  // kInvalidArgument when a count, dimension or index does not fit the shape or a number is not finite.
   static Result<CodecProfile> Create(std::string method, const KvShape& shape, std::vector<KvTransform> transforms,
-                                     std::vector<Row> rows, Provenance provenance);
+                                     std::vector<Row> rows, Provenance provenance, RotaryEmbedding rotary = {});
   // Reads a profile file. Errors name the file, the tensor or field, and the reason.
   static Result<CodecProfile> Load(const std::filesystem::path& path);
   // Writes to a temporary file beside `path` and renames it, so that an interrupted save leaves no broken file.
@@ -76,6 +97,11 @@ class CodecProfile {
   const KvShape& shape() const { return shape_; }
   RowProfile row(int layer, int kv_head, KvSide side) const;
   const Provenance& provenance() const { return provenance_; }
+  const RotaryEmbedding& rotary() const { return rotary_; }  // no angles unless some mean turns
+  bool has_turning_mean() const;
+  // Effort of all rows with error feedback: kMaxEncodeEffort unless set. A choice of the run, not stored in a file, but part
+  // of the digest. kInvalidArgument outside 0 .. kMaxEncodeEffort, kUnsupported when no row has error feedback.
+  Status SetEncodeEffort(int effort);
   // SHA-256 over all that changes encoded bytes (method, shape, matrices, rows): part of every prefix key and KV file.
   const Digest& digest() const { return digest_; }
   // Eigenvalues of the fit per (layer, side), when the file carries them. Scope layer: [d], ascending; scope head:
@@ -86,10 +112,15 @@ class CodecProfile {
 
  private:
   CodecProfile() = default;
+  void UpdateDigest();
   std::string method_;
   KvShape shape_;
   std::shared_ptr<const std::vector<KvTransform>> transforms_;
   std::vector<Row> rows_;
+  std::vector<std::vector<float>> page_means_;                       // by row
+  std::shared_ptr<const std::vector<ErrorFeedback>> feedbacks_;      // by row; empty when no row has error feedback
+  RotaryEmbedding rotary_;
+  int encode_effort_ = kMaxEncodeEffort;
   std::vector<std::vector<float>> eigenvalues_;
   Provenance provenance_;
   Digest digest_{};

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "oscar/codec.h"
 #include "oscar/codec_profile.h"
@@ -51,9 +52,13 @@ struct KernelContext {
   const CodecProfile* profile = nullptr;
   KvShape shape;
   Executor* executor = nullptr;
-  // Rotary table for rotating means: angle per pair index, radians per position; empty when no mean turns.
-  std::span<const float> rope_angles;
+  // PagePhases(*profile, n) for more pages than any page index of a call; empty when no mean turns.
+  std::span<const float> page_phases;
 };
+
+// How far the pairs of keys have turned at the first position of each page: [num_pages, d], the cosines of 64 n theta_j of all
+// d / 2 pairs (0 turns for channels that do not turn), then the sines. Empty when no mean of the profile turns.
+std::vector<float> PagePhases(const CodecProfile& profile, int num_pages);
 
 // Stores f32 rows of K and V as bf16 (round to nearest even) at positions first_position, first_position + 1, ...
 struct AppendParams {

@@ -32,7 +32,6 @@ struct KvCacheConfig {
   int64_t max_tokens = 4096; // tokens of all sequences together that must fit
   int max_sequences = 1;     // concurrent sequences: each owns its BF16 window and sink
   int max_step_tokens = 512; // largest n of one Reserve: bounds the BF16 pages in flight
-  std::vector<float> rope_angles;  // radians per position and pair, for rotating means; empty when no mean turns
 };
 
 // Exact bytes (method.md 4). All pools are allocated at creation; "used" counts pages that are held.
@@ -59,8 +58,8 @@ using SequenceId = int32_t;
 
 class KvCache {
  public:
-  // kInvalidArgument for windows that are not multiples of 64, a shape or method that is not the profile's, or rotating means
-  // without rope_angles; kUnsupported for a head dimension without kernels; kResourceExhausted when the pools cannot be
+  // kInvalidArgument for windows that are not multiples of 64, or a shape or method that is not the profile's;
+  // kUnsupported for a head dimension without kernels; kResourceExhausted when the pools cannot be
   // allocated. The executor must outlive the cache.
   static Result<std::unique_ptr<KvCache>> Create(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config,
                                                  Executor& executor);

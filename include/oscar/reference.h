@@ -19,10 +19,14 @@ struct AffineRow {
   uint16_t offset_f16 = 0;
 };
 
-// What a transformed row is rounded to before it is encoded: bf16 for every encoder but EncoderKind::kIntegerZeroPoint, since
-// QuaRot works in f32 (method.md 3.1 "rotate", baselines.md 5.3).
+// What a transformed row is rounded to before it is encoded: bf16 for the published encoders but
+// EncoderKind::kIntegerZeroPoint, since QuaRot works in f32 (method.md 3.1 "rotate", baselines.md 5.3), as error feedback does.
 enum class RowRounding : uint8_t { kBf16, kF32 };
 RowRounding RoundingOf(EncoderKind encoder);
+
+// The mean that is subtracted from the rows of page `page_index`: empty, the constant mean, or the mean over the 64 positions
+// of the page of the profile's mean turned to each (quality.md 3).
+std::vector<float> PageMean(const RowProfile& profile, const RotaryEmbedding& rotary, int page_index);
 
 // y = round((x - mu) A) with mu and A of the row profile: what the encoder sees. Double accumulation, one rounding.
 // mean: mu for this page [d], or empty.
@@ -30,8 +34,8 @@ std::vector<float> TransformRow(std::span<const float> x, const KvTransform& tra
                                 RowRounding rounding = RowRounding::kBf16);
 
 // Encodes y [d] (already transformed) with the clip, range factor and encoder of the profile. bits: 1, 2 or 4. kNonFinite for
-// NaN, infinity, or fp16 overflow of scale or offset; kInvalidArgument for other bits or a clip ratio above 1 or NaN;
-// kUnsupported for an encoder that does not exist yet.
+// NaN, infinity, or fp16 overflow of scale or offset; kInvalidArgument for other bits, a clip ratio above 1 or NaN, or a metric of another length;
+// kUnsupported for an encoder that does not exist yet. Error feedback (quality.md 4 and 5) is all double, from the row's metric.
 Result<AffineRow> EncodeRow(std::span<const float> y, int bits, const RowProfile& profile);
 
 // Decodes to code space [d].

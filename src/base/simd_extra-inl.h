@@ -39,42 +39,44 @@ HWY_INLINE U32Vec RoundedBf16Bits(F32Vec value) {
   return hn::And(hn::Add(bits, hn::Add(odd, hn::Set(du, 0x7FFFu))), hn::Set(du, 0xFFFF0000u));
 }
 
-// Four f32 values, first, first + 1, .., first + 3, looked up by two bits of a word.
-class TwoBitLevels {
+// 2^kBits f32 values, first, first + 1, .., looked up by the bits of a word; kBits is 1, 2 or 4.
+template <int kBits>
+class BitLevels {
  public:
-  explicit TwoBitLevels(float first) {
+  explicit BitLevels(float first) {
     HWY_ALIGN float by_low[16], by_high[16];
     for (int i = 0; i < 16; ++i) {
-      by_low[i] = first + static_cast<float>(i % 4);
-      by_high[i] = first + static_cast<float>(i / 4);
+      by_low[i] = first + static_cast<float>(i % kNumLevels);
+      by_high[i] = first + static_cast<float>(i / kNumLevels % kNumLevels);
     }
     by_low_ = hn::Load(F32Tag(), by_low);
     by_high_ = hn::Load(F32Tag(), by_high);
   }
 
-  // By bits 0 and 1 of each word; the others do not matter.
+  // By the kBits lowest bits of each word; the others do not matter.
   HWY_INLINE F32Vec Lowest(U32Vec words) const {
 #if HWY_TARGET == HWY_AVX3
     return F32Vec{_mm512_permutexvar_ps(words.raw, by_low_.raw)};
 #elif HWY_TARGET == HWY_AVX2
-    return F32Vec{_mm256_permutevar_ps(by_low_.raw, words.raw)};
-#else
+    if constexpr (kBits <= 2) return F32Vec{_mm256_permutevar_ps(by_low_.raw, words.raw)};
+#endif
     const F32Tag d;
     const hn::RebindToSigned<F32Tag> di;
-    const F32Vec code = hn::ConvertTo(d, hn::BitCast(di, hn::And(words, hn::Set(U32Tag(), 3u))));
+    const F32Vec code = hn::ConvertTo(d, hn::BitCast(di, hn::And(words, hn::Set(U32Tag(), kNumLevels - 1u))));
     return hn::Add(code, hn::Set(d, hn::GetLane(by_low_)));
-#endif
   }
-  // By bits 2 and 3. AVX-512 looks up four bits, which saves a shift for every other code.
+  // By the kBits bits above them. A table that is looked up by all of these bits saves a shift for every other code.
   HWY_INLINE F32Vec SecondLowest(U32Vec words) const {
 #if HWY_TARGET == HWY_AVX3
-    return F32Vec{_mm512_permutexvar_ps(words.raw, by_high_.raw)};
-#else
-    return Lowest(hn::ShiftRight<2>(words));
+    if constexpr (kBits <= 2) return F32Vec{_mm512_permutexvar_ps(words.raw, by_high_.raw)};
+#elif HWY_TARGET == HWY_AVX2
+    if constexpr (kBits == 1) return F32Vec{_mm256_permutevar_ps(by_high_.raw, words.raw)};
 #endif
+    return Lowest(hn::ShiftRight<kBits>(words));
   }
 
  private:
+  static constexpr int kNumLevels = 1 << kBits;
   F32Vec by_low_, by_high_;
 };
 

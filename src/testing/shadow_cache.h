@@ -112,7 +112,8 @@ class ShadowCache {
       return reference::InverseTransformRow(StoredCodecRow(sequence, token, kv_head, side), *profile.transform, profile.mean);
     }
     const reference::AffineRow row = StoredCodes(sequence, token, kv_head, side);
-    return reference::InverseTransformRow(reference::DecodeRow(row), *profile.transform, profile.mean);
+    const std::vector<float> mean = reference::PageMean(profile, context_.profile->rotary(), token / kPageTokens);
+    return reference::InverseTransformRow(reference::DecodeRow(row), *profile.transform, mean);
   }
 
   // Of a row codec, in code space, read by the codec itself: its own tests judge that.
@@ -133,7 +134,16 @@ class ShadowCache {
   }
 
   reference::AffineRow StoredCodes(const ShadowSequence& sequence, int token, int kv_head, KvSide side) const {
-    using Layout = affine::PageLayout<2>;
+    switch (static_cast<int>(context_.codec->bits)) {
+      case 1: return StoredCodesOf<1>(sequence, token, kv_head, side);
+      case 4: return StoredCodesOf<4>(sequence, token, kv_head, side);
+      default: return StoredCodesOf<2>(sequence, token, kv_head, side);
+    }
+  }
+
+  template <int kBits>
+  reference::AffineRow StoredCodesOf(const ShadowSequence& sequence, int token, int kv_head, KvSide side) const {
+    using Layout = affine::PageLayout<kBits>;
     const int d = context_.shape.head_dim, slot = token % kPageTokens;
     const std::byte* head = storage_.encoded_pages +
                             static_cast<size_t>(sequence.encoded_table[static_cast<size_t>(token / kPageTokens)]) * storage_.encoded_page_stride +
@@ -146,7 +156,7 @@ class ShadowCache {
       const int shift = side == KvSide::kKey ? Layout::KeyShift(c) : Layout::ValueShift(slot);
       uint32_t word;
       std::memcpy(&word, head + Layout::CodesStart(side, d) + 4 * word_index, 4);
-      row.codes.push_back(static_cast<uint8_t>(word >> shift & 3));
+      row.codes.push_back(static_cast<uint8_t>(word >> shift & ((1u << kBits) - 1)));
     }
     return row;
   }

@@ -124,7 +124,7 @@ class DefaultModel(ErrorCase):
         cls.folder = pathlib.Path(tempfile.mkdtemp())
         cls.model = cls.folder / "model.gguf"
         cls.model.symlink_to(MODEL)
-        cls.before = run("run", "-m", cls.model, "-p", "hi", "--kv", "int2:oscar")
+        cls.before = run("run", "-m", cls.model, "-p", "hi")
         cls.calibration = run("calibrate", "-m", cls.model, "--tokens", "4096", "--window", "1024")
         cls.profile = next(cls.folder.glob("*.safetensors"), None)
 
@@ -133,18 +133,18 @@ class DefaultModel(ErrorCase):
         shutil.rmtree(cls.folder)
 
     def test_a_calibrated_method_without_a_profile_says_how_to_make_one(self):
-        self.assert_one_line_error(self.before, 1, "int2:oscar", "oscar calibrate")
+        self.assert_one_line_error(self.before, 1, "int2:balanced", "oscar calibrate")
 
     def test_calibration_prints_a_row_per_layer_and_leaves_one_file(self):
         self.assertEqual(self.calibration.returncode, 0, self.calibration.stderr)
-        self.assertIn("head spread", self.calibration.stdout)
+        self.assertIn("cond T", self.calibration.stdout)
         self.assertEqual([path.name for path in self.folder.glob("*.safetensors*")], [self.profile.name])
 
     def test_the_2_bit_cache_answers_and_reports_what_it_holds(self):
         result = run("run", "-m", self.model, "-p", "Explain in three sentences why the sky is blue.", "--temperature", "0", "-n", "40")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertIn("Rayleigh", result.stdout)
-        self.assertIn("kv int2:oscar", result.stderr)
+        self.assertIn("kv int2:balanced", result.stderr)
         self.assertIn("bits/element", result.stderr)
 
     def test_the_same_seed_gives_the_same_answer(self):
@@ -206,15 +206,15 @@ class DefaultModel(ErrorCase):
     def test_eval_kl_ranks_the_methods_and_prints_the_same_as_json(self):
         text = self.folder / "text.txt"
         shutil.copy("/usr/share/common-licenses/GPL-3", text)
-        args = ("eval", "kl", "-m", self.model, "--kv", "bf16,int2:oscar,int2:naive", "--text", text, "--window", "1024", "--windows", "2")
+        args = ("eval", "kl", "-m", self.model, "--kv", "bf16,int2:balanced,int2:hadamard", "--text", text, "--window", "1024", "--windows", "2")
         result = run(*args, "--json", "-q")
         self.assertEqual(result.returncode, 0, result.stderr)
         report = json.loads(result.stdout)
         kl = {row["kv"]: row["kl_mean_nats"] for row in report["methods"]}
         self.assertEqual(kl.pop("exact (bf16)"), 0)
         self.assertAlmostEqual(kl["bf16"], 0, places=9)
-        self.assertLess(kl["int2:oscar"] * 2, kl["int2:naive"])
-        self.assertGreater(kl["int2:oscar"], 0.005)
+        self.assertLess(kl["int2:balanced"] * 10, kl["int2:hadamard"])
+        self.assertGreater(kl["int2:balanced"], 0.0005)
         self.assertEqual(report["scored_tokens"], 2 * 512)
         for row in report["methods"]:
             self.assertGreater(row["perplexity"], 1)
@@ -227,6 +227,24 @@ class DefaultModel(ErrorCase):
         self.assert_one_line_error(run("calibrate", "-m", self.model, "--tokens", "1"), 2, "--tokens 1")
         self.assert_one_line_error(run("calibrate", "-m", self.model, "-o", self.folder), 2, str(self.folder))
         self.assert_one_line_error(run("calibrate", "-m", self.model, "-o", "/nonexistent/p"), 1, "/nonexistent")
+
+    def test_the_other_calibrated_methods_are_fitted_inspected_and_run(self):
+        for method, column in (("int2:oscar", "diag R'CR"), ("int1:balanced", "cond T")):
+            profile = self.folder / (method.replace(":", "-") + ".profile")
+            result = run("calibrate", "-m", self.model, "--kv", method, "--tokens", "1024", "--window", "512", "-o", profile)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            result = run("inspect", "--profile", profile)
+            self.assertIn(method, result.stdout)
+            self.assertIn(column, result.stdout)
+            result = run("run", "-m", self.model, "--kv", method, "--profile", profile, "-p", "hi", "-n", "4")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assert_one_line_error(run("run", "-m", self.model, "--profile", profile, "-p", "hi"), 1, method, "int2:balanced")
+
+    def test_options_of_one_method_are_refused_for_another(self):
+        self.assert_one_line_error(run("calibrate", "-m", self.model, "--clip-k", "0.9"), 2, "--clip-k", "int2:oscar")
+        self.assert_one_line_error(run("calibrate", "-m", self.model, "--kv", "int2:naive"), 1, "int2:naive", "int2:balanced")
+        self.assert_one_line_error(run("run", "-m", self.model, "--kv", "bf16", "--encode-effort", "1", "-p", "hi"), 2, "--encode-effort")
+        self.assert_one_line_error(run("run", "-m", self.model, "--encode-effort", "3", "-p", "hi"), 2, "--encode-effort 3")
 
     def test_an_answer_that_cannot_be_written_is_an_error(self):
         with open("/dev/full", "w") as full:
@@ -284,8 +302,9 @@ class DefaultModel(ErrorCase):
         self.assertIn("head_dim 64", result.stdout)
         result = run("inspect", "--profile", self.profile)
         self.assertEqual(result.returncode, 0, result.stderr)
-        self.assertIn("int2:oscar", result.stdout)
-        result = run("inspect", "-m", self.model, "--kv", "int2:oscar", "--tokens", "131072")
+        self.assertIn("int2:balanced", result.stdout)
+        self.assertIn("turns with RoPE: 32 pairs", result.stdout)
+        result = run("inspect", "-m", self.model, "--kv", "int2:balanced", "--tokens", "131072")
         self.assertIn("2.500", result.stdout)  # 2 + 32/64 bits per encoded element
 
     def test_eval_needle_counts_codes_and_scores_generated_tasks(self):
@@ -340,11 +359,11 @@ class DefaultModel(ErrorCase):
             self.assert_one_line_error(run("eval", "tasks", "-m", self.model, "--kv", "bf16", *args), code, *parts)
 
     def test_bench_prints_a_cell_for_each_method_and_context(self):
-        result = run("bench", "-m", self.model, "--contexts", "64,256", "--decode-tokens", "2", "--kv", "bf16,int2:oscar", "--json", "-q")
+        result = run("bench", "-m", self.model, "--contexts", "64,256", "--decode-tokens", "2", "--kv", "bf16,int2:balanced", "--json", "-q")
         self.assertEqual(result.returncode, 0, result.stderr)
         cells = json.loads(result.stdout)["cells"]
         self.assertEqual([(c["context_tokens"], c["kv"]) for c in cells],
-                         [(64, "bf16"), (64, "int2:oscar"), (256, "bf16"), (256, "int2:oscar")])
+                         [(64, "bf16"), (64, "int2:balanced"), (256, "bf16"), (256, "int2:balanced")])
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@
 #include "src/engine/models/decoder_config.h"
 #include "src/engine/ops/ops.h"
 #include "src/engine/weights/checkpoint.h"
+#include "src/engine/weights/dequantize.h"
 
 namespace oscar::engine {
 namespace {
@@ -112,6 +113,9 @@ class LoadedModel final : public Model {
   Executor& executor() override { return ops_->executor(); }
   std::vector<float> rope_angles() const override {
     return RopeAngles(context_.rope, FactorsOf(context_.weights.rope_factors));
+  }
+  Result<std::vector<float>> AttentionOutputRows(int layer, int first_row, int num_rows) const override {
+    return DequantizeRows(*context_.weights.layers[static_cast<size_t>(layer)].attention_output, first_row, num_rows);
   }
   uint64_t weight_bytes() const override { return checkpoint_->weight_bytes(); }
 

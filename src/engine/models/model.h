@@ -62,6 +62,11 @@ class Model {
   virtual Executor& executor() = 0;
   // Angle per rotary pair in radians per position, scaling applied: [rope_dims / 2]. For rotating means.
   virtual std::vector<float> rope_angles() const = 0;
+  // How keys turn: rope_angles and the pairing of the config.
+  RotaryEmbedding rotary() const { return {rope_angles(), config().rope_neox}; }
+  // Rows [first_row, first_row + num_rows) of the attention output projection of a layer, widened to f32:
+  // [num_rows, num_query_heads * head_dim], row r for hidden channel r. Precondition: layer and rows exist.
+  virtual Result<std::vector<float>> AttentionOutputRows(int layer, int first_row, int num_rows) const = 0;
   virtual uint64_t weight_bytes() const = 0;
 
   // Runs the batch: reserves, appends and commits in `cache`. On an error nothing was committed for any sequence. `logits`

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <functional>
+#include <utility>
 
 #include "oscar/version.h"
 #include "src/base/status_macros.h"
@@ -10,40 +12,54 @@
 namespace oscar::engine {
 namespace {
 
-class MomentObserver : public AttentionObserver {
+// Adds the rows of one step of one layer, whose first position is given, to some moments.
+using AddRows = std::function<Status(int layer, int first_position, RowsView<const float> queries, RowsView<const float> keys,
+                                     RowsView<const float> values)>;
+
+class RowObserver : public AttentionObserver {
  public:
-  explicit MomentObserver(MomentAccumulator& moments) : moments_(moments) {}
+  explicit RowObserver(AddRows add) : add_(std::move(add)) {}
+  void set_first_position(int position) { first_position_ = position; }
   Status Observe(int layer, RowsView<const float> queries, RowsView<const float> keys,
                  RowsView<const float> values) override {
-    return moments_.Add(layer, queries, keys, values);
+    return add_(layer, first_position_, queries, keys, values);
   }
 
  private:
-  MomentAccumulator& moments_;
+  AddRows add_;
+  int first_position_ = 0;
 };
 
-// One pass over the windows. `done` counts tokens over all passes.
-Status RunPass(Engine& engine, KvCache& cache, std::span<const int32_t> tokens, const CalibrationRequest& request,
-               MomentAccumulator& moments, int64_t* done) {
-  MomentObserver observer(moments);
-  const int64_t total = static_cast<int64_t>(tokens.size()) * moments.num_passes();
-  for (size_t start = 0; start < tokens.size(); start += request.window_tokens) {
-    const auto window = tokens.subspan(start, std::min<size_t>(request.window_tokens, tokens.size() - start));
-    OSCAR_ASSIGN_OR_RETURN(const SequenceId sequence, cache.NewSequence());
-    for (size_t at = 0; at < window.size();) {
-      OSCAR_TRY(request.control.CheckCancelled());
-      const size_t count = std::min<size_t>(cache.config().max_step_tokens, window.size() - at);
-      const StepSequence step{sequence, window.subspan(at, count), false};
-      OSCAR_TRY(engine.model().Forward({&step, 1}, cache, /*logits=*/nullptr, &observer));
-      at += count;
-      *done += static_cast<int64_t>(count);
-      request.control.Report(*done, total);
+// The windows of a run and the exact cache they go through.
+struct CalibrationText {
+  std::vector<int32_t> tokens;
+  std::unique_ptr<KvCache> cache;
+  int64_t num_passes = 0;
+  int64_t done = 0;  // tokens over all passes
+
+  // One pass over all windows.
+  Status RunPass(Engine& engine, const CalibrationRequest& request, const AddRows& add) {
+    RowObserver observer(add);
+    const int64_t total = static_cast<int64_t>(tokens.size()) * num_passes;
+    const std::span<const int32_t> all(tokens);
+    for (size_t start = 0; start < all.size(); start += request.window_tokens) {
+      const auto window = all.subspan(start, std::min<size_t>(request.window_tokens, all.size() - start));
+      OSCAR_ASSIGN_OR_RETURN(const SequenceId sequence, cache->NewSequence());
+      for (size_t at = 0; at < window.size();) {
+        OSCAR_TRY(request.control.CheckCancelled());
+        const size_t count = std::min<size_t>(cache->config().max_step_tokens, window.size() - at);
+        const StepSequence step{sequence, window.subspan(at, count), false};
+        observer.set_first_position(static_cast<int>(at));
+        OSCAR_TRY(engine.model().Forward({&step, 1}, *cache, /*logits=*/nullptr, &observer));
+        at += count;
+        done += static_cast<int64_t>(count);
+        request.control.Report(done, total);
+      }
+      OSCAR_TRY(cache->Release(sequence));
     }
-    OSCAR_TRY(cache.Release(sequence));
+    return {};
   }
-  moments.EndPass();
-  return {};
-}
+};
 
 std::string UtcNow() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -67,11 +83,65 @@ Provenance DescribeRun(const Engine& engine, const CalibrationRequest& request, 
   return provenance;
 }
 
+// Every row of every output projection, some at a time.
+Status AddOutputProjections(const Engine& engine, BalancedMoments& moments) {
+  constexpr int kRowsAtOnce = 256;
+  const ModelConfig& config = engine.model().config();
+  for (int layer = 0; layer < config.kv.num_layers; ++layer) {
+    for (int first = 0; first < config.hidden_size; first += kRowsAtOnce) {
+      const int count = std::min(kRowsAtOnce, config.hidden_size - first);
+      OSCAR_ASSIGN_OR_RETURN(const std::vector<float> rows, engine.model().AttentionOutputRows(layer, first, count));
+      OSCAR_TRY(moments.AddOutputProjection(layer, PackedRows(rows.data(), count, config.kv.num_query_heads, config.kv.head_dim)));
+    }
+  }
+  return {};
+}
+
+Result<CalibrationOutcome> FitOscarTo(Engine& engine, const CalibrationRequest& request, CalibrationText& text) {
+  OscarFitOptions fit = request.oscar_fit;
+  const auto num_tokens = static_cast<int64_t>(text.tokens.size());
+  fit.expected_tokens = num_tokens;
+  MomentAccumulator moments(engine.model().config().kv, fit);
+  text.num_passes = moments.num_passes();
+  for (int pass = 0; pass < moments.num_passes(); ++pass) {
+    OSCAR_TRY(text.RunPass(engine, request, [&](int layer, int /*first_position*/, const auto& queries, const auto& keys, const auto& values) {
+      return moments.Add(layer, queries, keys, values);
+    }));
+    moments.EndPass();
+  }
+  FitReport report;
+  OSCAR_ASSIGN_OR_RETURN(CodecProfile profile, FitOscar(moments, fit, DescribeRun(engine, request, num_tokens), &report));
+  return CalibrationOutcome{std::move(profile), std::move(report), num_tokens, 0};
+}
+
+Result<CalibrationOutcome> FitBalancedTo(Engine& engine, const CalibrationRequest& request, CalibrationText& text, int bits) {
+  const auto num_tokens = static_cast<int64_t>(text.tokens.size());
+  BalancedMoments moments(engine.model().config().kv, engine.model().rotary(), num_tokens);
+  OSCAR_TRY(AddOutputProjections(engine, moments));
+  text.num_passes = BalancedMoments::kNumPasses;
+  for (int pass = 0; pass < BalancedMoments::kNumPasses; ++pass) {
+    OSCAR_TRY(text.RunPass(engine, request, [&](int layer, int first_position, const auto& queries, const auto& keys, const auto& values) {
+      return moments.Add(layer, first_position, queries, keys, values);
+    }));
+    moments.EndPass();
+  }
+  BalancedReport report;
+  BalancedFitOptions fit;
+  fit.bits = bits;
+  OSCAR_ASSIGN_OR_RETURN(CodecProfile profile, FitBalanced(moments, fit, DescribeRun(engine, request, num_tokens), &report));
+  return CalibrationOutcome{std::move(profile), std::move(report), num_tokens, 0};
+}
+
 }  // namespace
 
+bool IsCalibrated(std::string_view method) {
+  return method == "int2:oscar" || method == "int2:balanced" || method == "int1:balanced";
+}
+
 Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& request) {
-  if (request.method != "int2:oscar") {
-    return {StatusCode::kUnsupported, request.method + " takes no calibration (calibrated methods: int2:oscar)"};
+  OSCAR_ASSIGN_OR_RETURN(const KvMethod method, ParseKvMethod(request.method));
+  if (!IsCalibrated(request.method)) {
+    return {StatusCode::kUnsupported, request.method + " takes no calibration (calibrated methods: int2:balanced, int1:balanced, int2:oscar)"};
   }
   if (request.num_tokens < 1 || request.window_tokens < 1) {
     return {StatusCode::kInvalidArgument, "--tokens and --window must be positive"};
@@ -86,26 +156,20 @@ Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& r
     return {StatusCode::kInvalidArgument, "--window " + std::to_string(request.window_tokens) + ": the model was trained for " +
                                               std::to_string(config.max_context) + " tokens"};
   }
-  OSCAR_TRY(CheckOscarFit(config.kv, request.fit));
+  const bool is_oscar = method.method == "oscar";
+  BalancedFitOptions balanced;
+  balanced.bits = static_cast<int>(method.codec->bits);
+  OSCAR_TRY(is_oscar ? CheckOscarFit(config.kv, request.oscar_fit) : CheckBalancedFit(config.kv, balanced));
   const auto start = std::chrono::steady_clock::now();
-  OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
-                         TokenizeSource(engine.tokenizer(), request.text, request.num_tokens, least));
+  CalibrationText text;
+  OSCAR_ASSIGN_OR_RETURN(text.tokens, TokenizeSource(engine.tokenizer(), request.text, request.num_tokens, least));
   OSCAR_ASSIGN_OR_RETURN(const KvSetup exact, engine.SetUpKv("bf16", {}));
-  OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<KvCache> cache, engine.NewCache(exact, request.window_tokens));
-  OscarFitOptions fit = request.fit;
-  fit.expected_tokens = static_cast<int64_t>(tokens.size());
-  MomentAccumulator moments(config.kv, fit);
-  int64_t done = 0;
-  for (int pass = 0; pass < moments.num_passes(); ++pass) {
-    OSCAR_TRY(RunPass(engine, *cache, tokens, request, moments, &done));
-  }
-  const int64_t num_tokens = static_cast<int64_t>(tokens.size());
-  FitReport report;
-  OSCAR_ASSIGN_OR_RETURN(CodecProfile profile,
-                         FitOscar(moments, fit, DescribeRun(engine, request, num_tokens), &report));
+  OSCAR_ASSIGN_OR_RETURN(text.cache, engine.NewCache(exact, request.window_tokens));
+  OSCAR_ASSIGN_OR_RETURN(CalibrationOutcome outcome, is_oscar ? FitOscarTo(engine, request, text)
+                                                              : FitBalancedTo(engine, request, text, balanced.bits));
   OSCAR_TRY(request.control.CheckCancelled());
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  return CalibrationOutcome{std::move(profile), std::move(report), num_tokens, seconds};
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return outcome;
 }
 
 }  // namespace oscar::engine

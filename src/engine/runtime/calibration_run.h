@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <variant>
 
 #include "oscar/calibrate.h"
 #include "oscar/result.h"
@@ -16,23 +18,26 @@ inline constexpr int64_t kDefaultCalibrationTokens = 30000;  // per layer: the p
 inline constexpr int kDefaultCalibrationWindow = 2048;       // tokens per window; each window is a sequence of its own
 
 struct CalibrationRequest {
-  std::string method = "int2:oscar";
+  std::string method = "int2:balanced";
   TextSource text;
   int64_t num_tokens = kDefaultCalibrationTokens;
   int window_tokens = kDefaultCalibrationWindow;
-  OscarFitOptions fit;
+  OscarFitOptions oscar_fit;  // int2:oscar only
   RunControl control;
 };
 
+// "int2:balanced", "int2:oscar", ...: what Calibrate can fit.
+bool IsCalibrated(std::string_view method);
+
 struct CalibrationOutcome {
   CodecProfile profile;
-  FitReport report;
+  std::variant<FitReport, BalancedReport> report;  // of int2:oscar, of a balanced method
   int64_t num_tokens = 0;
   double seconds = 0;
 };
 
-// Prompt tokens only, no warm-up, every pass over the same windows (method.md 2.1). kUnsupported for a method that is not
-// calibrated; kInvalidArgument for a text that is too short; kCancelled leaves nothing behind.
+// Prompt tokens only, no warm-up, two passes over the same windows (method.md 2.1, quality.md 6). kUnsupported for a method that
+// is not calibrated; kInvalidArgument for a text that is too short; kCancelled leaves nothing behind.
 Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& request);
 
 }  // namespace oscar::engine

@@ -21,6 +21,9 @@ Status CheckOptions(const EngineOptions& options) {
     return invalid("--recent " + std::to_string(options.recent) + ": must be 0 or a multiple of 64");
   }
   if (options.context < 0) return invalid("--ctx " + std::to_string(options.context) + ": must be 0 (the default) or positive");
+  if (options.encode_effort && (*options.encode_effort < 0 || *options.encode_effort > kMaxEncodeEffort)) {
+    return invalid("--encode-effort " + std::to_string(*options.encode_effort) + ": must be 0, 1 or 2");
+  }
   if (options.threads < 0 || options.threads > 1024) {
     return invalid("--threads " + std::to_string(options.threads) + ": must be 0 (the default) or between 1 and 1024");
   }
@@ -66,6 +69,9 @@ Result<std::unique_ptr<Engine>> Engine::OpenModel(const EngineOptions& options) 
 Result<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) {
   OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, OpenModel(options));
   OSCAR_ASSIGN_OR_RETURN(engine->kv_, engine->SetUpKv(options.kv, options.profile));
+  if (options.encode_effort && !TakesEncodeEffort(*engine->kv_)) {
+    return {StatusCode::kInvalidArgument, "--encode-effort: " + engine->kv_->method.name() + " has no error feedback"};
+  }
   return engine;
 }
 
@@ -84,6 +90,8 @@ Status Engine::LoadTokenizer() {
   chat_template_ = *std::move(chat_template);
   return {};
 }
+
+bool TakesEncodeEffort(const KvSetup& setup) { return setup.profile.row(0, 0, KvSide::kKey).encoder == EncoderKind::kErrorFeedback; }
 
 Result<KvSetup> Engine::SetUpKv(const std::string& kv, const std::filesystem::path& profile_path) const {
   OSCAR_ASSIGN_OR_RETURN(const KvMethod method, ParseKvMethod(kv));
@@ -109,7 +117,9 @@ Result<KvSetup> Engine::SetUpKv(const std::string& kv, const std::filesystem::pa
   std::string warning;
   OSCAR_TRY(CheckProfileFits(profile, shape, identity_.fingerprint, identity_.identity, &warning).WithContext(path.string()));
   if (!warning.empty()) warning = path.string() + ": " + warning;
-  return KvSetup{method, std::move(profile), std::move(warning)};
+  KvSetup setup{method, std::move(profile), std::move(warning)};
+  if (options_.encode_effort && TakesEncodeEffort(setup)) OSCAR_TRY(setup.profile.SetEncodeEffort(*options_.encode_effort));
+  return setup;
 }
 
 Result<std::unique_ptr<KvCache>> Engine::NewCache(const KvSetup& setup, int context) {
@@ -120,7 +130,6 @@ Result<std::unique_ptr<KvCache>> Engine::NewCache(const KvSetup& setup, int cont
   config.max_tokens = context;
   config.max_sequences = 1;
   config.max_step_tokens = std::min(kMaxStepTokens, context);
-  config.rope_angles = model_->rope_angles();
   return KvCache::Create(setup.method, setup.profile, config, model_->executor());
 }
 

@@ -23,6 +23,9 @@ struct KvSetup {
   std::string warning;  // empty, or one line: the profile is from another quantisation of the model, for example
 };
 
+// Whether --encode-effort means something to the method.
+bool TakesEncodeEffort(const KvSetup& setup);
+
 class Engine {
  public:
   // Finds and maps the model, then checks method and profile; no weight is read before both fit. Errors name the file or
@@ -32,6 +35,7 @@ class Engine {
   static Result<std::unique_ptr<Engine>> OpenModel(const EngineOptions& options);
 
   Model& model() { return *model_; }
+  const Model& model() const { return *model_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ChatTemplate* chat_template() const { return chat_template_ ? &*chat_template_ : nullptr; }  // null: none in the file
   const ModelIdentity& identity() const { return identity_; }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 namespace oscar::engine {
@@ -11,7 +12,8 @@ inline constexpr int kDefaultContext = 4096;  // tokens, when neither --ctx nor 
 
 struct EngineOptions {
   std::string model;                // a path, or a name in the model cache
-  std::string kv = "int2:oscar";    // codec:method
+  std::string kv = "int2:balanced";  // codec:method
+  std::optional<int> encode_effort;  // of methods with error feedback, 0 to 2; empty: 2
   std::filesystem::path profile;    // empty: the one beside the model (ModelCache::ProfilePath)
   int sink = 64;                    // multiples of 64 (method.md 5.1)
   int recent = 256;

@@ -22,7 +22,9 @@ using testing::ShadowSequence;
 
 struct Fixture {
   Fixture(const std::string& method, const KvShape& shape) {
-    auto made = method == "int2:oscar" ? testing::RandomRotationProfile(shape, 7) : DataFreeProfile(method, shape);
+    auto made = method == "int2:oscar"            ? testing::RandomRotationProfile(shape, 7)
+                : method.ends_with(":balanced") ? testing::RandomBalancedProfile(method, shape, 7)
+                                                : DataFreeProfile(method, shape);
     EXPECT_TRUE(made.ok()) << made.status().message();
     Use(std::move(made).value(), method);
   }
@@ -33,9 +35,12 @@ struct Fixture {
     context.profile = &*profile;
     context.shape = profile->shape();
     context.executor = &pool;
+    phases = PagePhases(*profile, 8);
+    context.page_phases = phases;
   }
   base::ThreadPool pool{2};
   std::optional<CodecProfile> profile;
+  std::vector<float> phases;
   KernelContext context;
 };
 
@@ -91,6 +96,47 @@ TEST(Demote, PagesHoldTheBytesThatTheJudgeMakesOfTheirRows) {
       }
     }
   });
+}
+
+// quality.md 3 to 5 through the page: the mean of the page's positions comes off, and at least 99.9 % of the codes are those of
+// the judge, which encodes its own double-precision transform of the row.
+TEST(Demote, BalancedPagesHoldTheCodesOfTheJudge) {
+  for (const std::string method : {"int2:balanced", "int1:balanced"}) {
+    for (int d : {64, 96, 128}) {
+      Fixture fixture(method, Shape(d));
+      ShadowCache cache(fixture.context, 1, 0, 0, 4, testing::TestSeed(75));
+      ShadowSequence sequence;
+      ASSERT_TRUE(cache.AppendRandom(sequence, 129).ok());
+      const Status demoted = cache.DemoteFor(sequence, 128, 0);
+      ASSERT_TRUE(demoted.ok()) << demoted.message();
+      int equal = 0, total = 0;
+      for (int head = 0; head < 2; ++head) {
+        for (const KvSide side : {KvSide::kKey, KvSide::kValue}) {
+          const RowProfile row = fixture.profile->row(1, head, side);
+          for (int token = 0; token < 128; ++token) {
+            const std::vector<double> stored = cache.StoredRow(sequence, token, false, head, side);
+            const std::vector<float> x(stored.begin(), stored.end());
+            const std::vector<float> mean = reference::PageMean(row, fixture.profile->rotary(), token / 64);
+            const std::vector<float> y = reference::TransformRow(x, *row.transform, mean, reference::RoundingOf(row.encoder));
+            const reference::AffineRow expected = reference::EncodeRow(y, static_cast<int>(fixture.context.codec->bits), row).value();
+            const reference::AffineRow actual = cache.StoredCodes(sequence, token, head, side);
+            for (size_t c = 0; c < y.size(); ++c) equal += actual.codes[c] == expected.codes[c];
+            total += d;
+          }
+        }
+      }
+      EXPECT_GE(equal, 0.999 * total) << method << " d " << d;
+    }
+  }
+}
+
+TEST(Demote, PagesBeyondThePhasesAreRefused) {
+  Fixture fixture("int2:balanced", Shape(64));
+  ShadowCache cache(fixture.context, 1, 0, 0, 4, testing::TestSeed(76));
+  ShadowSequence sequence;
+  ASSERT_TRUE(cache.AppendRandom(sequence, 129).ok());
+  fixture.context.page_phases = std::span(fixture.phases).first(64);
+  EXPECT_EQ(cache.DemoteFor(sequence, 128, 0).code(), StatusCode::kInvalidArgument);
 }
 
 // The f32 sums of the kernels stay within one unit of bf16 of the double ones.
@@ -258,12 +304,11 @@ TEST(Demote, WhatCannotBeEncodedIsRefused) {
   EXPECT_EQ(Demote(pairs.context, {0, units.storage(), apart}).code(), StatusCode::kInvalidArgument);
 
   std::vector<CodecProfile::Row> rows(8);
-  rows[6].mean = std::vector<float>(64, 0.5f);
-  rows[6].mean_kind = MeanKind::kRotating;
-  auto rotating = CodecProfile::Create("int2:oscar", Shape(64), {KvTransform::Identity(64)}, rows, {});
-  ASSERT_TRUE(rotating.ok()) << rotating.status().message();
-  Fixture turning(std::move(rotating).value(), "int2:oscar");
-  const Status status = Demote(turning.context, {1, encoded.storage(), {}});
+  rows[6].encoder = EncoderKind::kLloydAffine;
+  auto levels = CodecProfile::Create("int2:oscar", Shape(64), {KvTransform::Identity(64)}, rows, {});
+  ASSERT_TRUE(levels.ok()) << levels.status().message();
+  Fixture lloyd(std::move(levels).value(), "int2:oscar");
+  const Status status = Demote(lloyd.context, {1, encoded.storage(), {}});
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_NE(status.message().find("layer 1, KV head 1"), std::string::npos) << status.message();
 }

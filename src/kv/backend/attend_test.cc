@@ -19,9 +19,13 @@ using testing::ShadowSequence;
 
 struct Fixture {
   Fixture(const std::string& method, const KvShape& shape, int threads = 2) : pool(threads) {
-    auto made = method == "int2:oscar" ? testing::RandomRotationProfile(shape, 7) : DataFreeProfile(method, shape);
+    auto made = method == "int2:oscar"            ? testing::RandomRotationProfile(shape, 7)
+                : method.ends_with(":balanced") ? testing::RandomBalancedProfile(method, shape, 7, shape.head_dim % 3 != 0, shape.head_dim == 128)
+                                                : DataFreeProfile(method, shape);
     EXPECT_TRUE(made.ok()) << made.status().message();
     profile.emplace(std::move(made).value());
+    phases = PagePhases(*profile, 128);
+    context.page_phases = phases;
     context.codec = ParseKvMethod(method)->codec;
     context.profile = &*profile;
     context.shape = shape;
@@ -29,6 +33,7 @@ struct Fixture {
   }
   base::ThreadPool pool;
   std::optional<CodecProfile> profile;
+  std::vector<float> phases;
   KernelContext context;
 };
 
@@ -100,9 +105,10 @@ double ErrorOf(const std::string& method, const KvShape& shape, int length, int 
 TEST(Attend, DecodeAgreesWithTheJudgeForEveryHeadDimensionAndMethod) {
   testing::OnEverySimdTarget([](const char* target) {
     for (int d : {64, 80, 96, 112, 128, 192, 256}) {
-      for (const char* method : {"bf16", "int2:naive", "int2:clip", "int2:hadamard", "int2:quarot", "int2:oscar"}) {
-        const bool hadamard = (d & (d - 1)) == 0;
-        if (!hadamard && (std::string(method) == "int2:hadamard" || std::string(method) == "int2:quarot")) continue;
+      for (const std::string method : {"bf16", "int2:naive", "int2:clip", "int2:hadamard", "int2:quarot", "int2:oscar", "int2:balanced",
+                                       "int1:balanced", "int4:hadamard"}) {
+        if ((d & (d - 1)) != 0 && (method.ends_with("hadamard") || method == "int2:quarot")) continue;
+        if (d % 32 != 0 && method == "int1:balanced") continue;
         EXPECT_LE(ErrorOf(method, Shape(d, 3), 300, 1, 64, 64), testing::kCpuAttentionRelativeL2) << target << " " << method << " d " << d;
       }
     }
@@ -112,7 +118,9 @@ TEST(Attend, DecodeAgreesWithTheJudgeForEveryHeadDimensionAndMethod) {
 TEST(Attend, PrefillAgreesWithTheJudgeForEveryHeadDimensionAndMethod) {
   testing::OnEverySimdTarget([](const char* target) {
     for (int d : {64, 80, 96, 112, 128, 192, 256}) {
-      for (const char* method : {"bf16", "int2:clip", "int2:oscar"}) {
+      for (const std::string method : {"bf16", "int2:clip", "int2:oscar", "int2:balanced", "int1:balanced", "int4:hadamard"}) {
+        if ((d & (d - 1)) != 0 && method.ends_with("hadamard")) continue;
+        if (d % 32 != 0 && method == "int1:balanced") continue;
         EXPECT_LE(ErrorOf(method, Shape(d, 2), 230, 150, 64, 64), testing::kCpuAttentionRelativeL2) << target << " " << method << " d " << d;
       }
     }

@@ -12,6 +12,7 @@
 #include "src/base/status_macros.h"
 #include "src/kv/codec/registry.h"
 #include "src/kv/kernels/attend.h"
+#include "src/kv/transform/turning_mean.h"
 
 namespace oscar {
 namespace {
@@ -97,6 +98,13 @@ Status MissingPage(const char* kind, int page_index, int position) {
                  ", which position " + std::to_string(position) + " needs");
 }
 
+// Pages 0 .. num_pages - 1 need their phases where the key mean turns.
+Status CheckPhases(const KernelContext& context, int num_pages) {
+  const auto needed = static_cast<std::size_t>(num_pages) * static_cast<std::size_t>(context.shape.head_dim);
+  if (!context.profile->has_turning_mean() || context.page_phases.size() >= needed) return {};
+  return Invalid("KV kernels: page_phases ends before page " + std::to_string(num_pages - 1));
+}
+
 const char* SideName(KvSide side) { return side == KvSide::kKey ? "K" : "V"; }
 
 Status NonFiniteRow(int layer, int head, int64_t position, KvSide side, const char* why) {
@@ -143,7 +151,9 @@ Status CheckSequence(const KernelContext& context, const AttendParams& params, c
     }
     query += kPageTokens - position % kPageTokens;
   }
-  return {};
+  if (sequence.num_queries == 0) return {};
+  const int last_position = sequence.first_position + sequence.num_queries - 1;
+  return CheckPhases(context, kernels::PagesSeenFrom(last_position, params.sink, params.recent, kernels::UnitTokens(*context.codec)).recent_begin);
 }
 
 Status CheckAttend(const KernelContext& context, const AttendParams& params) {
@@ -175,6 +185,16 @@ Status CheckAttend(const KernelContext& context, const AttendParams& params) {
 }
 
 }  // namespace
+
+std::vector<float> PagePhases(const CodecProfile& profile, int num_pages) {
+  if (!profile.has_turning_mean()) return {};
+  const auto d = static_cast<std::size_t>(profile.shape().head_dim);
+  std::vector<float> phases(d * static_cast<std::size_t>(num_pages));
+  for (int page = 0; page < num_pages; ++page) {
+    transform::FillPagePhases(profile.rotary(), page, std::span(phases).subspan(static_cast<std::size_t>(page) * d, d));
+  }
+  return phases;
+}
 
 Status Append(const KernelContext& context, const AppendParams& params) {
   OSCAR_TRY(CheckContext(context, params.layer));
@@ -253,6 +273,7 @@ kernels::DemoteSideParams DemoteCall(const KernelContext& context, const DemoteP
   call.head_dim = d;
   call.side = side;
   call.row = context.profile->row(params.layer, head, side);
+  call.mean = call.row.mean;
   call.rows = rows_of(pages[0]);
   call.encoded = encoded_of(pages[0]);
   call.row_codec = FindCpuKernels(*context.codec)->kernels->row_codec;
@@ -272,6 +293,7 @@ Status Demote(const KernelContext& context, const DemoteParams& params) {
   const auto pages_per_unit = static_cast<std::size_t>(context.codec->encode_tokens / kPageTokens);
   OSCAR_TRY(CheckDemotedPages(params.pages, pages_per_unit));
   const int num_heads = context.shape.num_kv_heads;
+  for (const DemoteParams::Page& page : params.pages) OSCAR_TRY(CheckPhases(context, page.page_index + 1));
   const kernels::DemoteSideFn demote = FindCpuKernels(*context.codec)->kernels->demote;
   const std::size_t num_items = params.pages.size() / pages_per_unit * static_cast<std::size_t>(num_heads) * 2;
   FirstFailure failure(num_heads);
@@ -281,7 +303,14 @@ Status Demote(const KernelContext& context, const DemoteParams& params) {
       const std::size_t first_page = i / 2 / static_cast<std::size_t>(num_heads) * pages_per_unit;
       const int head = static_cast<int>(i / 2 % static_cast<std::size_t>(num_heads));
       const KvSide side = i % 2 == 0 ? KvSide::kKey : KvSide::kValue;
-      const kernels::DemoteSideParams call = DemoteCall(context, params, params.pages.data() + first_page, head, side);
+      kernels::DemoteSideParams call = DemoteCall(context, params, params.pages.data() + first_page, head, side);
+      float turned[kernels::kMaxHeadDim];
+      if (!call.row.page_mean.empty()) {
+        const auto d = static_cast<std::size_t>(call.head_dim);
+        const auto page_index = static_cast<std::size_t>(params.pages[first_page].page_index);
+        transform::TurnMean(context.profile->rotary(), call.row.page_mean, context.page_phases.subspan(page_index * d, d), {turned, d});
+        call.mean = {turned, d};
+      }
       if (const int slot = demote(call); slot >= 0) {
         failure.Report(static_cast<int64_t>(first_page) * kPageTokens + slot, head, side);
       }

@@ -34,16 +34,12 @@ Status CheckProfile(const KvMethod& method, const CodecProfile& profile, const K
     return {StatusCode::kInvalidArgument,
             "the profile is for " + ShapeName(profile.shape()) + "; the cache is to have " + ShapeName(config.shape)};
   }
-  for (int layer = 0; layer < config.shape.num_layers; ++layer) {
-    for (int head = 0; head < config.shape.num_kv_heads; ++head) {
-      const RowProfile keys = profile.row(layer, head, KvSide::kKey);
-      if (keys.mean_kind == MeanKind::kRotating && !keys.mean.empty() && config.rope_angles.empty()) {
-        return {StatusCode::kInvalidArgument,
-                "the profile has rotating key means (layer " + std::to_string(layer) + "), which need rope_angles"};
-      }
-    }
-  }
   return {};
+}
+
+// No sequence has more: every token there is room for, the slack of all sequences, and a step in flight.
+int MaxPages(const KvCacheConfig& config) {
+  return static_cast<int>((config.max_tokens + config.max_step_tokens) / kPageTokens + config.max_sequences + 2);
 }
 
 }  // namespace
@@ -82,7 +78,8 @@ PagedKvCache::PagedKvCache(Parts parts)
       config_(std::move(parts.config)),
       verbs_(std::move(parts.verbs)),
       plan_(parts.plan),
-      context_{method_.codec, &profile_, config_.shape, parts.executor, config_.rope_angles},
+      page_phases_(PagePhases(profile_, MaxPages(config_))),
+      context_{method_.codec, &profile_, config_.shape, parts.executor, page_phases_},
       bf16_bytes_(std::move(parts.bf16_bytes)),
       encoded_bytes_(std::move(parts.encoded_bytes)),
       bf16_pool_("BF16", plan_.bf16_pages),

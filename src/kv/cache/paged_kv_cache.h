@@ -92,6 +92,7 @@ class PagedKvCache final : public KvCache {
   const KvCacheConfig config_;
   const std::unique_ptr<KvVerbs> verbs_;
   const pool::CapacityPlan plan_;
+  const std::vector<float> page_phases_;  // in front of context_, which points to it
   const KernelContext context_;
   base::Buffer bf16_bytes_, encoded_bytes_, workspace_;
   pool::PagePool bf16_pool_, encoded_pool_;

@@ -383,25 +383,6 @@ TEST(PagedKvCache, BadConfigurationsAreRefusedWithTheReason) {
   EXPECT_EQ(create(int2, int2, config).code(), StatusCode::kResourceExhausted);
 }
 
-TEST(PagedKvCache, ARotatingKeyMeanNeedsRopeAngles) {
-  base::ThreadPool executor(1);
-  const KvMethod method = TestMethod(false);
-  std::vector<CodecProfile::Row> rows(4);
-  rows[0].mean = {1, 2, 3, 4};
-  rows[0].mean_kind = MeanKind::kRotating;
-  std::vector<KvTransform> transforms;
-  transforms.push_back(KvTransform::Identity(4));
-  const Result<CodecProfile> profile = CodecProfile::Create(method.name(), kTestShape, transforms, rows, {});
-  ASSERT_TRUE(profile.ok()) << profile.status().message();
-  KvCacheConfig config = TestConfig();
-  const auto create = [&] {
-    return PagedKvCache::Create(method, *profile, config, executor, std::make_unique<ScalarVerbs>()).status();
-  };
-  EXPECT_EQ(create().code(), StatusCode::kInvalidArgument);
-  config.rope_angles = {1.0f, 0.1f};
-  EXPECT_TRUE(create().ok());
-}
-
 // Counts calls and does nothing.
 class CountingVerbs final : public KvVerbs {
  public:

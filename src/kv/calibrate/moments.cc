@@ -1,5 +1,4 @@
-// Accumulation of second moments (method.md 2.1 to 2.3): rows are taken in groups, rounded to BF16, widened, and added
-// by a symmetric rank update, the fast form of sum of x^T x.
+// Accumulation of second moments (method.md 2.1 to 2.3) in groups of rows.
 
 #include "src/kv/calibrate/moments.h"
 
@@ -10,8 +9,8 @@
 #include <utility>
 
 #include "src/base/check.h"
-#include "src/base/float_bits.h"
 #include "src/base/status_macros.h"
+#include "src/kv/calibrate/captured_rows.h"
 
 namespace oscar {
 namespace {
@@ -19,56 +18,12 @@ namespace {
 using calibrate::HeadMoments;
 using calibrate::LayerMoments;
 using calibrate::Matrix;
-using RowMatrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using calibrate::AddOuterProducts;
+using calibrate::CheckFinite;
+using calibrate::CheckView;
+using calibrate::RowMatrix;
+using calibrate::WidenedRows;
 
-constexpr int kGroupTokens = 256;  // rows of one update: large enough for a fast product, small enough for the cache
-
-Status CheckView(int layer, const char* name, const RowsView<const float>& rows, int num_tokens, int num_heads,
-                 int head_dim) {
-  if (rows.num_tokens == num_tokens && rows.num_heads == num_heads && rows.head_dim == head_dim) return {};
-  const auto text = [](int tokens, int heads, int dim) {
-    std::string shape = std::to_string(tokens);
-    return shape.append(" x ").append(std::to_string(heads)).append(" x ").append(std::to_string(dim));
-  };
-  return {StatusCode::kInvalidArgument, "calibration: layer " + std::to_string(layer) + ": " + name + " are " +
-                                            text(rows.num_tokens, rows.num_heads, rows.head_dim) +
-                                            " (tokens, heads, head_dim), not " + text(num_tokens, num_heads, head_dim) +
-                                            ": all heads must be captured"};
-}
-
-// Finite also after the rounding to BF16, which can overflow.
-Status CheckFinite(int layer, const char* name, const char* head_name, const RowsView<const float>& rows,
-                   int64_t first_token) {
-  for (int token = 0; token < rows.num_tokens; ++token) {
-    for (int head = 0; head < rows.num_heads; ++head) {
-      const float* row = rows.Row(token, head);
-      for (int i = 0; i < rows.head_dim; ++i) {
-        if ((base::Bf16FromF32(row[i]) & 0x7F80) != 0x7F80) continue;
-        return {StatusCode::kNonFinite, "calibration: layer " + std::to_string(layer) + ", " + head_name + " " +
-                                            std::to_string(head) + ", token " + std::to_string(first_token + token) +
-                                            ": " + name + " hold a value that is not finite in BF16"};
-      }
-    }
-  }
-  return {};
-}
-
-// Rows of heads [first_head, first_head + num_heads) as BF16 numbers in double: [num_tokens * num_heads, d].
-RowMatrix WidenedRows(const RowsView<const float>& rows, int first_head, int num_heads) {
-  RowMatrix wide(static_cast<Eigen::Index>(rows.num_tokens) * num_heads, rows.head_dim);
-  double* out = wide.data();
-  for (int token = 0; token < rows.num_tokens; ++token) {
-    for (int head = 0; head < num_heads; ++head) {
-      const float* row = rows.Row(token, first_head + head);
-      for (int i = 0; i < rows.head_dim; ++i) *out++ = base::RoundToBf16(row[i]);
-    }
-  }
-  return wide;
-}
-
-void AddOuterProducts(Matrix& lower, const RowMatrix& rows) {
-  lower.selfadjointView<Eigen::Lower>().rankUpdate(rows.transpose());
-}
 
 // w[t] = max(0, k M k^T) and the weighted value moment (method.md 2.3, `score`).
 void AddScoreWeighted(HeadMoments& head, const Matrix& metric, const RowMatrix& keys, RowMatrix values) {
@@ -157,7 +112,7 @@ Status MomentAccumulator::Add(int layer, RowsView<const float> queries, RowsView
   const LayerRows rows = {queries, keys, values};
   const int64_t early_tokens = impl_->options.expected_tokens / 4 * 3;
   for (int first = 0; first < n;) {
-    int count = std::min(kGroupTokens, n - first);
+    int count = std::min(calibrate::kGroupTokens, n - first);
     const int64_t until_early = early_tokens - moments.num_tokens[0];
     if (impl_->pass == 0 && until_early > 0) count = static_cast<int>(std::min<int64_t>(count, until_early));
     const LayerRows group = rows.Slice(first, count);

@@ -7,10 +7,9 @@
 #include <vector>
 
 #include "oscar/calibrate.h"
+#include "src/kv/calibrate/captured_rows.h"
 
 namespace oscar::calibrate {
-
-using Matrix = Eigen::MatrixXd;
 
 // Only lower triangles are summed; Impl::Full gives whole matrices.
 struct HeadMoments {
@@ -27,9 +26,6 @@ struct LayerMoments {
   std::vector<HeadMoments> heads;
   std::vector<Matrix> score_metric;  // M_h of method.md 2.3, whole, from the end of the first pass on
 };
-
-// The whole symmetric matrix of a lower triangle.
-inline Matrix Full(const Matrix& lower) { return lower.selfadjointView<Eigen::Lower>(); }
 
 }  // namespace oscar::calibrate
 

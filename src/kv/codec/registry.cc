@@ -21,11 +21,21 @@
 namespace oscar {
 namespace {
 
-std::size_t Int2PageBytes(int head_dim) { return affine::PageLayout<2>::PageBytes(head_dim); }
+template <int kBits>
+std::size_t AffinePageBytes(int head_dim) {
+  return affine::PageLayout<kBits>::PageBytes(head_dim);
+}
+
+template <int kBits>
+Status CheckAffineRow(const RowProfile& row) {
+  return affine::CheckRowProfile(row, kBits);
+}
 
 constexpr CodecInfo kCodecs[] = {
     {.name = "bf16", .bits = 16},
-    {.name = "int2", .bits = 2, .page_bytes = Int2PageBytes, .methods = affine::kInt2MethodNames},
+    {.name = "int1", .bits = 1, .page_bytes = AffinePageBytes<1>, .methods = affine::kInt1MethodNames},
+    {.name = "int2", .bits = 2, .page_bytes = AffinePageBytes<2>, .methods = affine::kInt2MethodNames},
+    {.name = "int4", .bits = 4, .page_bytes = AffinePageBytes<4>, .methods = affine::kInt4MethodNames},
     // Compared methods (baselines.md), in plain C++.
     {.name = "q8_0", .bits = 8, .page_bytes = q8_0::PageBytes},
     {.name = "q4_0", .bits = 4, .page_bytes = q4_0::PageBytes},
@@ -111,8 +121,12 @@ const CodecInfo* FindCodec(std::string_view name) {
 }
 
 const CodecKernelEntry* FindCpuKernels(const CodecInfo& codec) {
-  static const CodecKernelEntry kInt2{&affine::Int2CpuKernels(), affine::CheckRowProfile};
+  static const CodecKernelEntry kInt1{&affine::Int1CpuKernels(), CheckAffineRow<1>};
+  static const CodecKernelEntry kInt2{&affine::Int2CpuKernels(), CheckAffineRow<2>};
+  static const CodecKernelEntry kInt4{&affine::Int4CpuKernels(), CheckAffineRow<4>};
+  if (codec.name == "int1") return &kInt1;
   if (codec.name == "int2") return &kInt2;
+  if (codec.name == "int4") return &kInt4;
   static const RowMethodKernels kRowKernels;
   for (std::size_t i = 0; i < std::size(kRowMethods); ++i) {
     if (kRowMethods[i].name == codec.name) return &kRowKernels.entries[i];

@@ -27,7 +27,7 @@ TEST(ParseKvMethod, EveryListedMethodParsesAndPrintsItself) {
       ++num_methods;
     }
   }
-  EXPECT_EQ(num_methods, 9);
+  EXPECT_EQ(num_methods, 12);
 }
 
 TEST(ParseKvMethod, WrongNamesAreRefusedWithWhatExists) {
@@ -41,10 +41,12 @@ TEST(ParseKvMethod, WrongNamesAreRefusedWithWhatExists) {
   EXPECT_NE(ParseKvMethod("int7").status().message().find("bf16"), std::string::npos);
 }
 
-TEST(CodecInfo, Int2PagesHaveTheBytesOfTheLedger) {
-  const CodecInfo* codec = FindCodec("int2");
-  ASSERT_NE(codec, nullptr);
-  for (int d : {64, 80, 96, 112, 128, 192, 256}) EXPECT_EQ(codec->page_bytes(d), static_cast<size_t>(2 * 64 * (d / 4 + 4)));
+TEST(CodecInfo, AffinePagesHaveTheBytesOfTheLedger) {
+  for (const auto& [name, bits] : {std::pair{"int1", 1}, std::pair{"int2", 2}, std::pair{"int4", 4}}) {
+    const CodecInfo* codec = FindCodec(name);
+    ASSERT_NE(codec, nullptr);
+    for (int d : {64, 96, 128, 192, 256}) EXPECT_EQ(codec->page_bytes(d), static_cast<size_t>(2 * 64 * (d * bits / 8 + 4)));
+  }
   EXPECT_EQ(FindCodec("bf16")->page_bytes, nullptr);
 }
 
@@ -54,6 +56,7 @@ TEST(DataFreeProfile, MethodsHaveTheRowsOfTheirTable) {
                                Case{"int2:naive", TransformKind::kIdentity, EncoderKind::kMinMax, 0, 0},
                                Case{"int2:clip", TransformKind::kIdentity, EncoderKind::kMinMax, 0.96f, 0.92f},
                                Case{"int2:hadamard", TransformKind::kHadamard, EncoderKind::kMinMax, 0, 0},
+                               Case{"int4:hadamard", TransformKind::kHadamard, EncoderKind::kMinMax, 0, 0},
                                Case{"int2:quarot", TransformKind::kHadamard, EncoderKind::kIntegerZeroPoint, 0, 0}}) {
     const auto profile = DataFreeProfile(expected.name, kShape);
     ASSERT_TRUE(profile.ok()) << profile.status().message();
@@ -70,7 +73,9 @@ TEST(DataFreeProfile, MethodsHaveTheRowsOfTheirTable) {
 }
 
 TEST(DataFreeProfile, MethodsThatCannotBeMadeFromAShapeAreRefused) {
-  EXPECT_EQ(DataFreeProfile("int2:oscar", kShape).status().code(), StatusCode::kFailedPrecondition);
+  for (const char* calibrated : {"int2:oscar", "int2:balanced", "int1:balanced"}) {
+    EXPECT_EQ(DataFreeProfile(calibrated, kShape).status().code(), StatusCode::kFailedPrecondition);
+  }
   EXPECT_EQ(DataFreeProfile("int2:nothing", kShape).status().code(), StatusCode::kInvalidArgument);
   KvShape odd = kShape;
   odd.head_dim = 96;

@@ -8,6 +8,7 @@
 
 #include "src/kv/kernels/merge_states.h"
 #include "src/kv/transform/apply_transform.h"
+#include "src/kv/transform/turning_mean.h"
 
 namespace oscar::kernels {
 namespace {
@@ -62,8 +63,16 @@ class AttendRun {
   void TransformTile(const AttendTile& tile) const {
     if (tile.num_encoded_parts == 0) return;
     const RowProfile row = context_.profile->row(params_.layer, tile.kv_head, KvSide::kKey);
-    transform::TransformQueries(*row.transform, RawQueries(tile), tile.num_rows(), DenseTileRows(plan_.transformed_queries, tile));
+    const base::StridedRows<const float> queries = RawQueries(tile);
+    transform::TransformQueries(*row.transform, queries, tile.num_rows(), DenseTileRows(plan_.transformed_queries, tile));
+    if (row.page_mean.empty()) return;
+    for (int r = 0; r < tile.num_rows(); ++r) {
+      transform::MeanTerms(context_.profile->rotary(), row.page_mean, queries.Row(r), ScaleLog2(),
+                           plan_.mean_terms + (tile.first_row + r) * d_);
+    }
   }
+
+  float ScaleLog2() const { return params_.scale * std::numbers::log2e_v<float>; }
 
   // Pages [first, first + count) of the BF16 pages that lie in [0, sink_end) and [recent_begin, end).
   static PageRuns Bf16Runs(const AttendSequence& sequence, const VisiblePages& pages, int first, int count) {
@@ -85,7 +94,7 @@ class AttendRun {
     AttendPartParams call;
     call.head_dim = d_;
     call.num_rows = tile.num_rows();
-    call.scale_log2 = params_.scale * std::numbers::log2e_v<float>;
+    call.scale_log2 = ScaleLog2();
     const size_t kv_head = static_cast<size_t>(tile.kv_head);
     if (part.encoded) {
       const base::StridedRows<float> rows = DenseTileRows(plan_.transformed_queries, tile);
@@ -96,6 +105,10 @@ class AttendRun {
       call.runs.num_pages[0] = part.num_pages;
       call.first_encoded_page = part.first_page;
       call.row_codec = kernels_.encoded->row_codec;
+      if (!context_.profile->row(params_.layer, tile.kv_head, KvSide::kKey).page_mean.empty()) {
+        call.mean_terms = plan_.mean_terms + tile.first_row * d_;
+        call.page_phases = context_.page_phases.data() + static_cast<std::ptrdiff_t>(pages.sink_end + part.first_page) * d_;
+      }
     } else {
       call.queries = RawQueries(tile);
       call.pages = params_.storage.bf16_pages + kv_head * Bf16HeadBytes(d_);
@@ -145,7 +158,7 @@ class AttendRun {
                             base::DenseRows(sums.output, d_));
     const base::StridedRows<const float> queries = RawQueries(tile);
     for (int r = 0; r < tile.num_rows(); ++r) {
-      if (!key.mean.empty()) {
+      if (!key.mean.empty() && key.page_mean.empty()) {
         double product = 0;
         for (int c = 0; c < d_; ++c) product += static_cast<double>(queries.Row(r)[c]) * static_cast<double>(key.mean[static_cast<size_t>(c)]);
         sums.max[r] += static_cast<float>(product * static_cast<double>(params_.scale) * std::numbers::log2e);

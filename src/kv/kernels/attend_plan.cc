@@ -125,6 +125,7 @@ AttendPlan PlanAttend(const KvShape& shape, const AttendParams& params, int unit
   if (plan.any_encoded) {
     const auto values = static_cast<std::size_t>(plan.num_rows) * static_cast<std::size_t>(shape.head_dim);
     plan.transformed_queries = arena.Take<float>(values);
+    plan.mean_terms = arena.Take<float>(values);
     plan.encoded_sums = TakeSums(arena, plan.num_rows, shape.head_dim);
     plan.inverse_outputs = arena.Take<float>(values);
   }

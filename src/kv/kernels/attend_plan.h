@@ -56,6 +56,7 @@ struct AttendPlan {
   int64_t num_rows = 0;       // of all tiles
   int64_t num_part_rows = 0;  // of all parts
   float* transformed_queries = nullptr;  // [num_rows, d], null when no tile has an encoded part
+  float* mean_terms = nullptr;           // [num_rows, d] of MeanTerms where the key mean turns; null as above
   PartialSums part_sums;      // [num_part_rows]
   PartialSums encoded_sums;   // [num_rows]: encoded parts merged, in code space; null as above
   PartialSums bf16_sums;      // [num_rows]

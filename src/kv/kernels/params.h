@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "oscar/codec_profile.h"
 #include "oscar/types.h"
@@ -49,6 +50,10 @@ struct AttendPartParams {
   int last_page_tokens = kPageTokens;
   const RowCodec* row_codec = nullptr;      // encoded pages of a row codec only
   int first_encoded_page = 0;               // encoded: pages between the sink and the first one of the run
+  // Where the key mean turns (encoded pages only; else null): scores of row r in page i of the run gain
+  // mean_terms[r] . page_phases[i], in log2 units.
+  const float* mean_terms = nullptr;        // [num_rows, d]
+  const float* page_phases = nullptr;       // [pages of run 0, d]
   std::byte* scratch = nullptr;             // AttendScratchBytes(head_dim), 64-byte aligned
   PartialSums sums;
 };
@@ -59,6 +64,7 @@ struct DemoteSideParams {
   int head_dim = 0;
   KvSide side = KvSide::kKey;
   RowProfile row;
+  std::span<const float> mean;       // of this page [d]; empty = 0
   const uint16_t* rows = nullptr;    // [64, d] bf16, raw
   std::byte* encoded = nullptr;      // the (page, KV head), K and V
   const RowCodec* row_codec = nullptr;      // of a row codec only

@@ -10,8 +10,10 @@
 
 #include "src/base/check.h"
 #include "src/base/digest.h"
+#include "src/kv/profile/error_feedback.h"
 #include "src/kv/profile/profile_fields.h"
 #include "src/kv/profile/profile_limits.h"
+#include "src/kv/transform/turning_mean.h"
 
 namespace oscar {
 namespace {
@@ -23,6 +25,15 @@ bool AllFinite(std::span<const float> values) {
 std::string ShapeText(const KvShape& shape) {
   return std::to_string(shape.num_layers) + " layers, " + std::to_string(shape.num_query_heads) + " query heads, " +
          std::to_string(shape.num_kv_heads) + " KV heads, head_dim " + std::to_string(shape.head_dim);
+}
+
+// What is wrong with the rotary embedding of a profile, or an empty text.
+std::string RotaryFault(const RotaryEmbedding& rotary, int head_dim) {
+  if (rotary.angles.size() * 2 > static_cast<size_t>(head_dim)) {
+    return std::to_string(rotary.angles.size()) + " rotary pairs in head_dim " + std::to_string(head_dim);
+  }
+  if (!AllFinite(rotary.angles)) return "a rotary angle is not finite";
+  return {};
 }
 
 // What is wrong with a row, or an empty text.
@@ -45,6 +56,10 @@ std::string RowFault(const CodecProfile::Row& row, KvSide side, int head_dim, st
   }
   if (!std::all_of(row.metric.begin(), row.metric.end(), [](float w) { return std::isfinite(w) && w > 0; })) {
     return "the metric holds a value that is not a positive number";
+  }
+  if (!row.metric.empty()) {
+    const auto [least, most] = std::minmax_element(row.metric.begin(), row.metric.end());
+    if (!(*most / *least <= profile::kMaxMetricSpread)) return "the values of the metric span more than 1e10";
   }
   if (!std::isfinite(row.clip_ratio) || row.clip_ratio > 1.0f) return "the clip ratio is not a number up to 1";
   if (!std::isfinite(row.range_factor) || row.range_factor <= 0.0f) return "the range factor is not a positive number";
@@ -69,29 +84,6 @@ Digest TransformDigest(const KvTransform& transform) {
   HashInteger(hash, static_cast<uint32_t>(transform.head_dim()));
   HashFloats(hash, transform.matrix());
   HashFloats(hash, transform.inverse());
-  return hash.Finish();
-}
-
-// Each row hashes the content of its transform, not its index: how heads share matrices changes no encoded byte.
-Digest ProfileDigest(const std::string& method, const KvShape& shape, std::span<const KvTransform> transforms,
-                     std::span<const CodecProfile::Row> rows) {
-  std::vector<Digest> digests;
-  for (const KvTransform& transform : transforms) digests.push_back(TransformDigest(transform));
-  base::Sha256 hash;
-  HashInteger(hash, static_cast<uint32_t>(method.size()));
-  hash.Update(std::string_view(method));
-  for (const int count : {shape.num_layers, shape.num_query_heads, shape.num_kv_heads, shape.head_dim}) {
-    HashInteger(hash, static_cast<uint32_t>(count));
-  }
-  for (const CodecProfile::Row& row : rows) {
-    hash.Update(std::as_bytes(std::span(digests[static_cast<size_t>(row.transform)])));
-    HashFloats(hash, row.mean);
-    HashInteger(hash, static_cast<uint32_t>(row.mean_kind));
-    HashFloats(hash, row.metric);
-    HashInteger(hash, std::bit_cast<uint32_t>(row.clip_ratio));
-    HashInteger(hash, std::bit_cast<uint32_t>(row.range_factor));
-    HashInteger(hash, static_cast<uint32_t>(row.encoder));
-  }
   return hash.Finish();
 }
 
@@ -120,8 +112,35 @@ Status CheckProfileShape(const KvShape& shape) {
   return {};
 }
 
+// Each row hashes the content of its transform, not its index: how heads share matrices changes no encoded byte.
+void CodecProfile::UpdateDigest() {
+  std::vector<Digest> digests;
+  for (const KvTransform& transform : *transforms_) digests.push_back(TransformDigest(transform));
+  base::Sha256 hash;
+  HashInteger(hash, static_cast<uint32_t>(method_.size()));
+  hash.Update(std::string_view(method_));
+  for (const int count : {shape_.num_layers, shape_.num_query_heads, shape_.num_kv_heads, shape_.head_dim}) {
+    HashInteger(hash, static_cast<uint32_t>(count));
+  }
+  for (const CodecProfile::Row& row : rows_) {
+    hash.Update(std::as_bytes(std::span(digests[static_cast<size_t>(row.transform)])));
+    HashFloats(hash, row.mean);
+    HashInteger(hash, static_cast<uint32_t>(row.mean_kind));
+    HashFloats(hash, row.metric);
+    HashInteger(hash, std::bit_cast<uint32_t>(row.clip_ratio));
+    HashInteger(hash, std::bit_cast<uint32_t>(row.range_factor));
+    HashInteger(hash, static_cast<uint32_t>(row.encoder));
+  }
+  if (has_turning_mean()) {
+    HashInteger(hash, rotary_.halves ? 1 : 0);
+    HashFloats(hash, rotary_.angles);
+  }
+  if (!feedbacks_->empty()) HashInteger(hash, static_cast<uint32_t>(encode_effort_));
+  digest_ = hash.Finish();
+}
+
 Result<CodecProfile> CodecProfile::Create(std::string method, const KvShape& shape, std::vector<KvTransform> transforms,
-                                          std::vector<Row> rows, Provenance provenance) {
+                                          std::vector<Row> rows, Provenance provenance, RotaryEmbedding rotary) {
   const auto invalid = [](std::string why) {
     return Status(StatusCode::kInvalidArgument, "codec profile: " + std::move(why));
   };
@@ -138,6 +157,11 @@ Result<CodecProfile> CodecProfile::Create(std::string method, const KvShape& sha
                      ", not " + std::to_string(shape.head_dim));
     }
   }
+  const bool turns = std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.mean_kind == MeanKind::kRotating; });
+  if (turns == rotary.angles.empty()) {
+    return invalid(turns ? "a mean that turns needs rotary angles" : "rotary angles without a mean that turns");
+  }
+  if (const std::string fault = RotaryFault(rotary, shape.head_dim); !fault.empty()) return invalid(fault);
   for (size_t i = 0; i < rows.size(); ++i) {
     const KvSide side = i % 2 == 0 ? KvSide::kKey : KvSide::kValue;
     if (const std::string fault = RowFault(rows[i], side, shape.head_dim, transforms); !fault.empty()) {
@@ -145,13 +169,26 @@ Result<CodecProfile> CodecProfile::Create(std::string method, const KvShape& sha
     }
   }
   CodecProfile profile;
-  profile.digest_ = ProfileDigest(method, shape, transforms, rows);
   profile.method_ = std::move(method);
   profile.shape_ = shape;
   profile.transforms_ = std::make_shared<const std::vector<KvTransform>>(std::move(transforms));
   profile.rows_ = std::move(rows);
+  profile.rotary_ = std::move(rotary);
+  profile.page_means_.resize(num_rows);
+  std::vector<ErrorFeedback> feedbacks;
+  for (size_t i = 0; i < num_rows; ++i) {
+    const Row& row = profile.rows_[i];
+    if (row.mean_kind == MeanKind::kRotating) {
+      profile.page_means_[i] = transform::MeanOfPageZero(profile.rotary_, row.mean);
+    }
+    if (row.metric.empty()) continue;
+    feedbacks.resize(num_rows);
+    feedbacks[i] = profile::DeriveErrorFeedback(shape.head_dim, row.metric);
+  }
+  profile.feedbacks_ = std::make_shared<const std::vector<ErrorFeedback>>(std::move(feedbacks));
   profile.eigenvalues_.resize(static_cast<size_t>(shape.num_layers) * 2);
   profile.provenance_ = std::move(provenance);
+  profile.UpdateDigest();
   return profile;
 }
 
@@ -169,7 +206,22 @@ RowProfile CodecProfile::row(int layer, int kv_head, KvSide side) const {
   row.clip_ratio = stored.clip_ratio;
   row.range_factor = stored.range_factor;
   row.encoder = stored.encoder;
+  row.encode_effort = encode_effort_;
+  row.page_mean = page_means_[index];
+  if (!stored.metric.empty()) row.feedback = &(*feedbacks_)[index];
   return row;
+}
+
+bool CodecProfile::has_turning_mean() const { return !rotary_.angles.empty(); }
+
+Status CodecProfile::SetEncodeEffort(int effort) {
+  if (effort < 0 || effort > kMaxEncodeEffort) {
+    return {StatusCode::kInvalidArgument, "encode effort " + std::to_string(effort) + " is not from 0 to " + std::to_string(kMaxEncodeEffort)};
+  }
+  if (feedbacks_->empty()) return {StatusCode::kUnsupported, method_ + " has no error feedback, so it takes no encode effort"};
+  encode_effort_ = effort;
+  UpdateDigest();
+  return {};
 }
 
 std::span<const float> CodecProfile::eigenvalues(int layer, KvSide side) const {

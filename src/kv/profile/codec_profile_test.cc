@@ -78,11 +78,12 @@ TEST(CodecProfile, RefusesPartsThatDoNotFit) {
       {"layer 1, KV head 0, values", [](auto&, auto&, auto& rows) { rows[5].transform = -1; }},
       {"mean has 7", [](auto&, auto&, auto& rows) { rows[0].mean.assign(7, 0.0f); }},
       {"mean holds", [&](auto&, auto&, auto& rows) { rows[0].mean.assign(8, nan); }},
-      {"rotating mean", [](auto&, auto&, auto& rows) { rows[0].mean_kind = MeanKind::kRotating; }},
-      {"keys only",
+      {"needs rotary angles", [](auto&, auto&, auto& rows) { rows[0].mean_kind = MeanKind::kRotating; }},
+      {"span more than 1e10",
        [](auto&, auto&, auto& rows) {
-         rows[1].mean.assign(8, 1.0f);
-         rows[1].mean_kind = MeanKind::kRotating;
+         rows[0].encoder = EncoderKind::kErrorFeedback;
+         rows[0].metric.assign(8, 1.0f);
+         rows[0].metric[3] = 1e11f;
        }},
       {"metric has 8", [](auto&, auto&, auto& rows) { rows[0].metric.assign(8, 1.0f); }},
       {"metric has 0", [](auto&, auto&, auto& rows) { rows[0].encoder = EncoderKind::kErrorFeedback; }},
@@ -125,6 +126,47 @@ TEST(CodecProfile, TheDigestChangesWithAllThatChangesBytesAndWithNothingElse) {
   EXPECT_NE(base, digest("int2:clip", [](auto& rows) { rows[7].mean.assign(8, 0.0f); }));
   EXPECT_NE(base, digest("int2:clip", [](auto& rows) { rows[7].range_factor = 2.0f; }));
   EXPECT_NE(base, digest("int2:clip", [](auto& rows) { rows[7].encoder = EncoderKind::kLloydAffine; }));
+}
+
+// A balanced profile of one head: keys whose mean turns, error feedback on both sides.
+Result<CodecProfile> Turning(RotaryEmbedding rotary, std::function<void(std::vector<CodecProfile::Row>&)> change = {}) {
+  std::vector<CodecProfile::Row> rows = Rows({1, 1, 1, 8});
+  for (CodecProfile::Row& row : rows) {
+    row.mean.assign(8, 1.0f);
+    row.encoder = EncoderKind::kErrorFeedback;
+    row.metric = {1, 2, 3, 4, 5, 6, 7, 8};
+  }
+  rows[0].mean_kind = MeanKind::kRotating;
+  if (change) change(rows);
+  return CodecProfile::Create("m", {1, 1, 1, 8}, Transforms(), rows, {}, std::move(rotary));
+}
+
+TEST(CodecProfile, AMeanTurnsOnlyForKeysThatHaveOneAndWithAnglesThatFit) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_TRUE(Turning({{1.0f, 0.1f, 0.01f}, true}).ok());
+  const auto fault = [](const Result<CodecProfile>& profile) { return profile.status().message(); };
+  EXPECT_NE(fault(Turning({})).find("needs rotary angles"), std::string::npos);
+  EXPECT_NE(fault(Turning({{1, 1, 1, 1, 1}, false})).find("5 rotary pairs in head_dim 8"), std::string::npos);
+  EXPECT_NE(fault(Turning({{1, nan}, false})).find("angle is not finite"), std::string::npos);
+  EXPECT_NE(fault(Turning({{1}, false}, [](auto& rows) { rows[0].mean.clear(); })).find("rotating mean"), std::string::npos);
+  EXPECT_NE(fault(Turning({{1}, false}, [](auto& rows) { rows[1].mean_kind = MeanKind::kRotating; })).find("keys only"), std::string::npos);
+  EXPECT_NE(fault(Turning({{1}, false}, [](auto& rows) { rows[0].mean_kind = MeanKind::kConstant; })).find("without a mean"), std::string::npos);
+}
+
+TEST(CodecProfile, AnglesPairingAndEffortArePartOfTheDigest) {
+  const CodecProfile base = Turning({{1.0f, 0.1f}, true}).value();
+  EXPECT_NE(base.digest(), Turning({{1.0f, 0.2f}, true})->digest());
+  EXPECT_NE(base.digest(), Turning({{1.0f, 0.1f}, false})->digest());
+  CodecProfile quick = Turning({{1.0f, 0.1f}, true}).value();
+  EXPECT_EQ(quick.row(0, 0, KvSide::kKey).encode_effort, 2);
+  ASSERT_TRUE(quick.SetEncodeEffort(0).ok());
+  EXPECT_EQ(quick.row(0, 0, KvSide::kKey).encode_effort, 0);
+  EXPECT_NE(base.digest(), quick.digest());
+  ASSERT_TRUE(quick.SetEncodeEffort(2).ok());
+  EXPECT_EQ(base.digest(), quick.digest());
+  for (const int effort : {-1, 3}) EXPECT_EQ(quick.SetEncodeEffort(effort).code(), StatusCode::kInvalidArgument);
+  CodecProfile plain = CodecProfile::Create("m", kShape, Transforms(), Rows(kShape), {}).value();
+  EXPECT_EQ(plain.SetEncodeEffort(1).code(), StatusCode::kUnsupported);
 }
 
 TEST(CodecProfile, TheDigestDoesNotDependOnHowHeadsShareMatrices) {

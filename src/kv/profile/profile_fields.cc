@@ -12,6 +12,7 @@
 #include "src/base/status_macros.h"
 #include "src/kv/profile/profile_file.h"
 #include "src/kv/profile/profile_limits.h"
+#include "src/kv/transform/hadamard.h"
 
 namespace oscar::profile {
 namespace {
@@ -70,6 +71,8 @@ class FieldReader {
     taken_.emplace(key, "");
     return found->second;
   }
+
+  bool Has(std::string_view key) const { return text_.contains(key); }
 
   Result<int64_t> Integer(const std::string& key, int64_t low, int64_t high) {
     OSCAR_ASSIGN_OR_RETURN(const std::string text, Text(key));
@@ -221,6 +224,12 @@ Result<Fields> ParseFields(const TextFields& text) {
                          reader.List(std::string(kTransformKindsKey), 0, [](std::string_view item) {
                            return EnumFromName<TransformKind>(kTransformKinds, item);
                          }));
+  fields.has_rotary = reader.Has(kRotaryPairsKey);
+  if (fields.has_rotary) {
+    OSCAR_ASSIGN_OR_RETURN(const std::string pairs, reader.Text(std::string(kRotaryPairsKey)));
+    if (pairs != "halves" && pairs != "adjacent") return Corrupt("the field rotary_pairs is neither halves nor adjacent");
+    fields.rotary_halves = pairs == "halves";
+  }
   OSCAR_TRY(CheckTransformKinds(fields.transform_kinds));
   const size_t rows = static_cast<size_t>(fields.shape.num_layers) * static_cast<size_t>(fields.shape.num_kv_heads);
   for (size_t side = 0; side < kSideNames.size(); ++side) {
@@ -239,6 +248,7 @@ TextFields FieldsOf(const CodecProfile& profile) {
   for (const ProvenanceText& entry : kProvenanceTexts) text[entry.key] = profile.provenance().*entry.member;
   text["num_tokens"] = std::to_string(profile.provenance().num_tokens);
   text["window_tokens"] = std::to_string(profile.provenance().window_tokens);
+  if (profile.has_turning_mean()) text[std::string(kRotaryPairsKey)] = profile.rotary().halves ? "halves" : "adjacent";
   std::map<std::string, std::vector<std::string>> lists;
   ForEachRow(profile.shape(), [&](int layer, int head, KvSide side) {
     const RowProfile row = profile.row(layer, head, side);
@@ -269,15 +279,22 @@ std::vector<CodecProfile::Row> MakeRows(const Fields& fields) {
 }
 
 Status CheckMethodRows(const Fields& fields, const std::vector<CodecProfile::Row>& rows) {
-  if (fields.method != "int2:oscar") return {};
+  const bool oscar = fields.method == "int2:oscar", balanced = fields.method.ends_with(":balanced");
+  if (balanced && fields.provenance.composition != transform::MixingName(fields.shape.head_dim)) {
+    return Corrupt("the composition \"" + fields.provenance.composition.substr(0, 40) + "\" is not the mixing matrix of head_dim " +
+                   std::to_string(fields.shape.head_dim) + ", " + transform::MixingName(fields.shape.head_dim));
+  }
   for (size_t i = 0; i < rows.size(); ++i) {
     const TransformKind kind = fields.transform_kinds[static_cast<size_t>(rows[i].transform)];
-    const bool fits_transform = kind == TransformKind::kOrthogonal || kind == TransformKind::kHadamard;
-    const bool fits_encoder = rows[i].encoder == EncoderKind::kMinMax || rows[i].encoder == EncoderKind::kLloydAffine;
-    if (!fits_transform || !fits_encoder || !rows[i].mean.empty()) {
+    const EncoderKind encoder = rows[i].encoder;
+    const bool fits_oscar = (kind == TransformKind::kOrthogonal || kind == TransformKind::kHadamard) &&
+                            (encoder == EncoderKind::kMinMax || encoder == EncoderKind::kLloydAffine) && rows[i].mean.empty();
+    const bool fits_balanced = kind == TransformKind::kInvertible && encoder == EncoderKind::kErrorFeedback &&
+                               !rows[i].mean.empty() && rows[i].clip_ratio <= 0;
+    if ((oscar && !fits_oscar) || (balanced && !fits_balanced)) {
       return Corrupt(RowName(fields.shape, i) + ": " + std::string(TransformKindName(kind)) + " with " +
-                     std::string(kEncoders[static_cast<size_t>(rows[i].encoder)]) +
-                     (rows[i].mean.empty() ? "" : " and a mean") + " is not a row of int2:oscar");
+                     std::string(kEncoders[static_cast<size_t>(encoder)]) + (rows[i].mean.empty() ? "" : " and a mean") +
+                     " is not a row of " + fields.method);
     }
   }
   return {};

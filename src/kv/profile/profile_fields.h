@@ -18,6 +18,9 @@ namespace oscar::profile {
 
 inline constexpr std::string_view kContentDigestKey = "content_sha256";
 inline constexpr std::string_view kTransformKindsKey = "transform_kinds";
+// Present with the tensor kRotaryAngles, exactly when some mean turns: "halves" or "adjacent".
+inline constexpr std::string_view kRotaryPairsKey = "rotary_pairs";
+inline constexpr std::string_view kRotaryAngles = "rotary_angles";
 
 using TextFields = std::map<std::string, std::string, std::less<>>;
 
@@ -33,6 +36,7 @@ struct Fields {
   KvShape shape;
   Provenance provenance;
   std::vector<TransformKind> transform_kinds;
+  bool has_rotary = false, rotary_halves = false;
   std::array<SideFields, 2> sides;  // keys, values
 };
 
@@ -48,7 +52,8 @@ TextFields FieldsOf(const CodecProfile& profile);
 // Rows in profile order with their text fields; transform, mean and metric are not yet set.
 std::vector<CodecProfile::Row> MakeRows(const Fields& fields);
 // kCorruptData when the rows are not such as the method makes: int2:oscar has orthogonal or Hadamard transforms and
-// min-max or Lloyd-affine codes without a mean.
+// min-max or Lloyd-affine codes without a mean; a balanced method has invertible transforms, error feedback, a mean and the
+// mixing matrix of its head_dim.
 Status CheckMethodRows(const Fields& fields, const std::vector<CodecProfile::Row>& rows);
 
 std::string_view TransformKindName(TransformKind kind);

@@ -116,6 +116,10 @@ class ProfileWriter {
     });
     AddRowVectors("mean", means_);
     AddRowVectors("metric", metrics_);
+    const std::vector<float>& angles = profile_.rotary().angles;
+    if (!angles.empty()) {
+      Add<float>(std::string(profile::kRotaryAngles), SafetensorsDtype::kF32, {static_cast<int64_t>(angles.size())}, angles);
+    }
   }
 
   void AddTransforms() {
@@ -165,6 +169,7 @@ class ProfileReader {
     OSCAR_ASSIGN_OR_RETURN(fields_, profile::ParseFields(file_.metadata()));
     OSCAR_TRY(ReadRows());
     OSCAR_TRY(ReadTransforms());
+    OSCAR_ASSIGN_OR_RETURN(RotaryEmbedding rotary, ReadRotary());
     OSCAR_TRY(profile::CheckMethodRows(fields_, rows_));
     std::vector<std::pair<std::pair<int, KvSide>, std::vector<float>>> eigenvalues;
     for (int layer = 0; layer < fields_.shape.num_layers; ++layer) {
@@ -179,7 +184,7 @@ class ProfileReader {
     }
     Result<CodecProfile> profile =
         CodecProfile::Create(std::move(fields_.method), fields_.shape, std::move(transforms_), std::move(rows_),
-                             std::move(fields_.provenance));
+                             std::move(fields_.provenance), std::move(rotary));
     if (!profile.ok()) return Corrupt(profile.status().message());
     for (auto& [place, values] : eigenvalues) profile->set_eigenvalues(place.first, place.second, std::move(values));
     return profile;
@@ -267,6 +272,15 @@ class ProfileReader {
     if (kind == TransformKind::kOrthogonal) return KvTransform::Orthogonal(fields_.shape.head_dim, std::move(matrix));
     OSCAR_ASSIGN_OR_RETURN(std::vector<float> inverse, Values<float>(InverseName(i), SafetensorsDtype::kF32, {d, d}));
     return KvTransform::Invertible(fields_.shape.head_dim, std::move(matrix), std::move(inverse));
+  }
+
+  Result<RotaryEmbedding> ReadRotary() {
+    if (!fields_.has_rotary) return RotaryEmbedding{};  // a lone tensor is an unknown one
+    const std::string name(profile::kRotaryAngles);
+    const SafetensorsTensor* tensor = file_.Find(name);
+    const int64_t pairs = tensor != nullptr && tensor->shape.size() == 1 ? tensor->shape[0] : 1;
+    OSCAR_ASSIGN_OR_RETURN(std::vector<float> angles, Values<float>(name, SafetensorsDtype::kF32, {pairs}));
+    return RotaryEmbedding{std::move(angles), fields_.rotary_halves};
   }
 
   // Empty when the file carries none for this layer and side.

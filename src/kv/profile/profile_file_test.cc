@@ -82,7 +82,8 @@ CodecProfile RichProfile() {
   rows[2].metric = {1, 2, 3, 4, 5, 6, 7, 8};
   rows[7].mean.assign(8, -0.5f);
   rows[5].encoder = EncoderKind::kIntegerZeroPoint;
-  CodecProfile profile = CodecProfile::Create("int2:rich", kShape, std::move(transforms), rows, {}).value();
+  CodecProfile profile =
+      CodecProfile::Create("int2:rich", kShape, std::move(transforms), rows, {}, {{1.0f, 0.5f, 0.25f}, true}).value();
   profile.set_eigenvalues(1, KvSide::kKey, std::vector<float>(16, 2.0f));
   return profile;
 }
@@ -107,6 +108,7 @@ void ExpectEqual(const CodecProfile& a, const CodecProfile& b) {
       EXPECT_TRUE(equal(a.eigenvalues(layer, side), b.eigenvalues(layer, side)));
       for (int head = 0; head < a.shape().num_kv_heads; ++head) {
         const RowProfile x = a.row(layer, head, side), y = b.row(layer, head, side);
+        EXPECT_TRUE(equal(x.page_mean, y.page_mean));
         EXPECT_EQ(x.transform->kind(), y.transform->kind());
         EXPECT_TRUE(equal(x.transform->matrix(), y.transform->matrix()));
         EXPECT_TRUE(equal(x.transform->inverse(), y.transform->inverse()));
@@ -305,6 +307,15 @@ TEST(ProfileFile, MeansAndMetricsThatDoNotFitAreRefused) {
   reject([](OpenFile& file) { file.tensors.erase("row_has_mean"); }, "\"row_mean\" does not belong");
   reject([](OpenFile& file) { file.SetFloat("row_metric", 1, -1.0f); }, "not a positive number");
   reject([](OpenFile& file) { file.SetFloat("row_mean", 1, std::nanf("")); }, "not finite");
+  reject([](OpenFile& file) { file.SetFloat("row_metric", 1, 1e20f); }, "span more than");
+  reject([](OpenFile& file) { file.SetFloat("rotary_angles", 2, std::nanf("")); }, "rotary angle is not finite");
+  reject([](OpenFile& file) { file.metadata["rotary_pairs"] = "thirds"; }, "rotary_pairs");
+  reject([](OpenFile& file) { file.metadata.erase("rotary_pairs"); }, "\"rotary_angles\" does not belong");
+  reject([](OpenFile& file) { file.tensors.erase("rotary_angles"); }, "\"rotary_angles\" is missing");
+  reject([](OpenFile& file) { file.metadata["key.mean_kind"] = "constant"; }, "rotary angles without a mean that turns");
+  reject([](OpenFile& file) { file.metadata["method"] = "int2:balanced"; }, "mixing matrix of head_dim 8, hadamard8");
+  reject([](OpenFile& file) { file.metadata["method"] = "int2:balanced", file.metadata["composition"] = "hadamard8"; },
+         "layer 0, KV head 0, keys: identity with min_max is not a row of int2:balanced");
   reject([](OpenFile& file) { file.SetFloat("transform.2.inverse", 0, 2.0f); }, "layer 0, KV head 1, keys");
 }
 
@@ -323,6 +334,8 @@ TEST(ProfileFile, FilesWrittenByOtherSoftwareLoad) {
   ASSERT_TRUE(balanced.ok()) << balanced.status().message();
   EXPECT_EQ(balanced->row(0, 0, KvSide::kKey).mean_kind, MeanKind::kRotating);
   EXPECT_EQ(balanced->row(0, 0, KvSide::kKey).metric.size(), 4u);
+  EXPECT_EQ(balanced->rotary().angles, (std::vector<float>{1.0f, 0.01f}));
+  EXPECT_TRUE(balanced->rotary().halves);
 }
 
 TEST(ProfileFile, AnotherFormatVersionIsUnsupported) {

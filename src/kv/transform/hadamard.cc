@@ -1,7 +1,9 @@
 #include "src/kv/transform/hadamard.h"
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 
 #include "src/base/check.h"
 
@@ -23,6 +25,39 @@ void ApplyHadamard(std::span<float> row) {
       }
     }
   }
+}
+
+namespace {
+
+int LargestPowerOfTwoIn(int d) { return d & -d; }
+
+}  // namespace
+
+std::vector<double> MixingMatrix(int d) {
+  OSCAR_CHECK(d > 0);
+  const auto size = static_cast<size_t>(d), n = static_cast<size_t>(LargestPowerOfTwoIn(d)), m = size / n;
+  const double unit = 1.0 / std::sqrt(static_cast<double>(n));
+  std::vector<double> cosines(m * m);
+  for (size_t k = 0; k < m; ++k) {
+    const double factor = std::sqrt((k == 0 ? 1.0 : 2.0) / static_cast<double>(m));
+    for (size_t l = 0; l < m; ++l) {
+      const double turn = static_cast<double>((2 * l + 1) * k) / static_cast<double>(2 * m);
+      cosines[k * m + l] = factor * std::cos(std::numbers::pi * turn);
+    }
+  }
+  std::vector<double> mixing(size * size);
+  for (size_t i = 0; i < size; ++i) {
+    for (size_t j = 0; j < size; ++j) {
+      const double sign = std::popcount((i / m) & (j / m)) % 2 == 0 ? unit : -unit;
+      mixing[i * size + j] = sign * cosines[i % m * m + j % m];
+    }
+  }
+  return mixing;
+}
+
+std::string MixingName(int d) {
+  const int n = LargestPowerOfTwoIn(d);
+  return "hadamard" + std::to_string(n) + (n == d ? "" : "_dct" + std::to_string(d / n));
 }
 
 }  // namespace oscar::transform

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <vector>
 
 namespace oscar::transform {
 
@@ -15,5 +17,12 @@ float HadamardFactor(int order);
 // 4, ... in f32. The vectorised form makes the same operations in the same order, so its bits are the same.
 // Precondition: row.size() is a power of two.
 void ApplyHadamard(std::span<float> row);
+
+// The mixing matrix Q of int2:balanced for any order d (quality.md 2), [d, d] row-major, orthogonal: H_d where d is a power of
+// two, otherwise the Kronecker product of H_n, n the largest power of two in d, and the orthonormal DCT-II of order m = d / n:
+//   Q[i1 m + i2][j1 m + j2] = H_n[i1][j1] D[i2][j2],  D[k][l] = c_k cos(pi (2 l + 1) k / (2 m)),  c_0^2 = 1/m, else 2/m
+std::vector<double> MixingMatrix(int d);
+// "hadamard128", "hadamard16_dct5".
+std::string MixingName(int d);
 
 }  // namespace oscar::transform

@@ -1,4 +1,4 @@
-// CPU kernels of the 2-bit affine codec: instantiations only.
+// CPU kernels of the affine codecs: instantiations only.
 #include "src/base/simd_targets.h"
 #include "src/kv/codec/affine/cpu.h"
 
@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "src/kv/codec/affine/encode-inl.h"
+#include "src/kv/codec/affine/feedback-inl.h"
 #include "src/kv/codec/affine/pack-inl.h"
 #include "src/kv/codec/affine/tile-inl.h"
 #include "src/kv/kernels/cpu/decode_attention-inl.h"
@@ -26,12 +27,17 @@ struct AffineEncoder {
     HWY_ALIGN uint8_t codes[kernels::kTileTokens * kernels::kMaxHeadDim];
     auto* scales = reinterpret_cast<uint16_t*>(params.encoded + Layout::ScalesStart(params.side, params.head_dim));
     auto* offsets = reinterpret_cast<uint16_t*>(params.encoded + Layout::OffsetsStart(params.side, params.head_dim));
-    for (int t = 0; t < kernels::kTileTokens; ++t) {
-      RowGrid grid;
-      const size_t first = static_cast<size_t>(t) * d;
-      if (!EncodeRow<kBits>(rows + first, d, params.row, grid, codes + first)) return t;
-      scales[slot + t] = grid.scale_f16;
-      offsets[slot + t] = grid.offset_f16;
+    if (params.row.encoder == EncoderKind::kErrorFeedback) {
+      const int failed = FeedbackTile<kBits>(rows, d, params.row).Encode(codes, scales + slot, offsets + slot);
+      if (failed >= 0) return failed;
+    } else {
+      for (int t = 0; t < kernels::kTileTokens; ++t) {
+        RowGrid grid;
+        const size_t first = static_cast<size_t>(t) * d;
+        if (!EncodeRow<kBits>(rows + first, d, params.row, grid, codes + first)) return t;
+        scales[slot + t] = grid.scale_f16;
+        offsets[slot + t] = grid.offset_f16;
+      }
     }
     auto* words = reinterpret_cast<uint32_t*>(params.encoded + Layout::CodesStart(params.side, params.head_dim));
     if (params.side == KvSide::kKey) {
@@ -43,9 +49,15 @@ struct AffineEncoder {
   }
 };
 
+void Int1Decode(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::DecodePart<PageReader<1>>(params).Run(); }
+void Int1Prefill(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::PrefillPart<PageReader<1>>(params).Run(); }
+int Int1Demote(const kernels::DemoteSideParams& params) { return kernels::HWY_NAMESPACE::DemoteSide<AffineEncoder<1>>(params); }
 void Int2Decode(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::DecodePart<PageReader<2>>(params).Run(); }
 void Int2Prefill(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::PrefillPart<PageReader<2>>(params).Run(); }
 int Int2Demote(const kernels::DemoteSideParams& params) { return kernels::HWY_NAMESPACE::DemoteSide<AffineEncoder<2>>(params); }
+void Int4Decode(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::DecodePart<PageReader<4>>(params).Run(); }
+void Int4Prefill(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::PrefillPart<PageReader<4>>(params).Run(); }
+int Int4Demote(const kernels::DemoteSideParams& params) { return kernels::HWY_NAMESPACE::DemoteSide<AffineEncoder<4>>(params); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace oscar::affine
@@ -54,15 +66,39 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace oscar::affine {
 
+HWY_EXPORT(Int1Decode);
+HWY_EXPORT(Int1Prefill);
+HWY_EXPORT(Int1Demote);
 HWY_EXPORT(Int2Decode);
 HWY_EXPORT(Int2Prefill);
 HWY_EXPORT(Int2Demote);
+HWY_EXPORT(Int4Decode);
+HWY_EXPORT(Int4Prefill);
+HWY_EXPORT(Int4Demote);
+
+const kernels::CodecKernels& Int1CpuKernels() {
+  static constexpr kernels::CodecKernels kKernels = {
+      .decode_attention = [](const kernels::AttendPartParams& params) { HWY_DYNAMIC_DISPATCH(Int1Decode)(params); },
+      .prefill_attention = [](const kernels::AttendPartParams& params) { HWY_DYNAMIC_DISPATCH(Int1Prefill)(params); },
+      .demote = [](const kernels::DemoteSideParams& params) { return HWY_DYNAMIC_DISPATCH(Int1Demote)(params); },
+  };
+  return kKernels;
+}
 
 const kernels::CodecKernels& Int2CpuKernels() {
   static constexpr kernels::CodecKernels kKernels = {
       .decode_attention = [](const kernels::AttendPartParams& params) { HWY_DYNAMIC_DISPATCH(Int2Decode)(params); },
       .prefill_attention = [](const kernels::AttendPartParams& params) { HWY_DYNAMIC_DISPATCH(Int2Prefill)(params); },
       .demote = [](const kernels::DemoteSideParams& params) { return HWY_DYNAMIC_DISPATCH(Int2Demote)(params); },
+  };
+  return kKernels;
+}
+
+const kernels::CodecKernels& Int4CpuKernels() {
+  static constexpr kernels::CodecKernels kKernels = {
+      .decode_attention = [](const kernels::AttendPartParams& params) { HWY_DYNAMIC_DISPATCH(Int4Decode)(params); },
+      .prefill_attention = [](const kernels::AttendPartParams& params) { HWY_DYNAMIC_DISPATCH(Int4Prefill)(params); },
+      .demote = [](const kernels::DemoteSideParams& params) { return HWY_DYNAMIC_DISPATCH(Int4Demote)(params); },
   };
   return kKernels;
 }

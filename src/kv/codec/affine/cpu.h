@@ -5,6 +5,8 @@
 
 namespace oscar::affine {
 
+const kernels::CodecKernels& Int1CpuKernels();
 const kernels::CodecKernels& Int2CpuKernels();
+const kernels::CodecKernels& Int4CpuKernels();
 
 }  // namespace oscar::affine

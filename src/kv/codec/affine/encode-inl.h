@@ -110,7 +110,7 @@ void EncodeIntegerZeroPoint(const float* HWY_RESTRICT y, size_t d, const RowGrid
 }
 
 // Encodes one transformed row y [d] (clipped in place). False when a value is not finite or the grid is beyond fp16.
-// Precondition: CheckRowProfile accepts `row`; d a multiple of 16.
+// Precondition: CheckRowProfile accepts `row`, whose encoder is not error feedback; d a multiple of 16.
 template <int kBits>
 bool EncodeRow(float* HWY_RESTRICT y, size_t d, const RowProfile& row, RowGrid& grid, uint8_t* HWY_RESTRICT codes) {
   constexpr int kLargestCode = (1 << kBits) - 1;

@@ -57,7 +57,10 @@ inline bool IntegerZeroPointGrid(float lowest, float highest, float range_factor
   return IsFiniteF16(grid.scale_f16) && IsFiniteF16(grid.offset_f16);
 }
 
-// Transformed rows are rounded to bf16 before they are encoded, except for QuaRot, which works in f32 (baselines.md 5.3).
-constexpr bool RoundsTransformedRows(EncoderKind encoder) { return encoder != EncoderKind::kIntegerZeroPoint; }
+// Transformed rows are rounded to bf16 before they are encoded, except for QuaRot, which works in f32 (baselines.md 5.3), and
+// for error feedback, whose sums are f32 anyway.
+constexpr bool RoundsTransformedRows(EncoderKind encoder) {
+  return encoder != EncoderKind::kIntegerZeroPoint && encoder != EncoderKind::kErrorFeedback;
+}
 
 }  // namespace oscar::affine

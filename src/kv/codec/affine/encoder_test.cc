@@ -117,7 +117,8 @@ TEST(RankClip, RatioZeroIsNoClipAndRatiosAboveOneAreRefused) {
   EXPECT_EQ(EncodeRow(y, 2, {.clip_ratio = 1.01f}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(EncodeRow(y, 2, {.clip_ratio = std::nanf("")}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(EncodeRow(y, 3, {}).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(EncodeRow(y, 2, {.encoder = EncoderKind::kErrorFeedback}).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(EncodeRow(y, 2, {.encoder = EncoderKind::kErrorFeedback}).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(EncodeRow(y, 2, {.encoder = EncoderKind::kLloydAffine}).status().code(), StatusCode::kUnsupported);
 }
 
 // method.md 11, test 2.
@@ -197,21 +198,22 @@ TEST(AffineEncoder, ErrorOfNormalRowsIsThatOfTheSpecification) {
 }
 
 TEST(CheckRowProfile, WhatTheCodecDoesNotKnowIsRefused) {
-  const KvTransform identity = KvTransform::Identity(64);
+  const KvTransform identity = KvTransform::Identity(80);
   RowProfile row{.transform = &identity};
-  EXPECT_TRUE(CheckRowProfile(row).ok());
-  row.mean_kind = MeanKind::kRotating;
-  EXPECT_EQ(CheckRowProfile(row).code(), StatusCode::kUnsupported);
-  row.mean_kind = MeanKind::kConstant;
-  for (const EncoderKind encoder : {EncoderKind::kLloydAffine, EncoderKind::kErrorFeedback}) {
-    row.encoder = encoder;
-    EXPECT_EQ(CheckRowProfile(row).code(), StatusCode::kUnsupported);
-  }
+  EXPECT_TRUE(CheckRowProfile(row, 2).ok());
+  EXPECT_TRUE(CheckRowProfile(row, 4).ok());
+  EXPECT_EQ(CheckRowProfile(row, 1).code(), StatusCode::kUnsupported);  // 80 codes are two words and a half
+  row.encoder = EncoderKind::kLloydAffine;
+  EXPECT_EQ(CheckRowProfile(row, 2).code(), StatusCode::kUnsupported);
+  row.encoder = EncoderKind::kErrorFeedback;
+  EXPECT_TRUE(CheckRowProfile(row, 2).ok());
+  row.clip_ratio = 0.9f;
+  EXPECT_EQ(CheckRowProfile(row, 2).code(), StatusCode::kInvalidArgument);
   row.encoder = EncoderKind::kMinMax;
   row.range_factor = 0.95f;
-  EXPECT_EQ(CheckRowProfile(row).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckRowProfile(row, 2).code(), StatusCode::kInvalidArgument);
   row.encoder = EncoderKind::kIntegerZeroPoint;
-  EXPECT_TRUE(CheckRowProfile(row).ok());
+  EXPECT_TRUE(CheckRowProfile(row, 2).ok());
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ constexpr MethodPreset kMethods[] = {
     {.name = "hadamard_clip", .transform = TransformKind::kHadamard, .clip_k = 0.96f, .clip_v = 0.92f},
     {.name = "quarot", .transform = TransformKind::kHadamard, .encoder = EncoderKind::kIntegerZeroPoint},
     {.name = "oscar", .transform = TransformKind::kOrthogonal, .clip_k = 0.96f, .clip_v = 0.92f, .calibrated = true},
+    {.name = "balanced", .transform = TransformKind::kInvertible, .encoder = EncoderKind::kErrorFeedback, .calibrated = true},
 };
 
 }  // namespace
@@ -32,16 +33,20 @@ const MethodPreset* FindMethod(std::string_view name) {
   return nullptr;
 }
 
-Status CheckRowProfile(const RowProfile& row) {
-  if (row.encoder != EncoderKind::kMinMax && row.encoder != EncoderKind::kIntegerZeroPoint) {
-    return {StatusCode::kUnsupported, "encoder kind " + std::to_string(static_cast<int>(row.encoder)) +
-                                          " is not implemented; min-max and integer zero point are"};
-  }
-  if (row.mean_kind == MeanKind::kRotating) {
-    return {StatusCode::kUnsupported, "a mean that turns with the position is not implemented"};
+Status CheckRowProfile(const RowProfile& row, int bits) {
+  if (row.encoder == EncoderKind::kLloydAffine) {
+    return {StatusCode::kUnsupported, "the Lloyd-affine encoder is not implemented"};
   }
   if (row.range_factor != 1.0f && row.encoder != EncoderKind::kIntegerZeroPoint) {
     return {StatusCode::kInvalidArgument, "a range factor needs the integer zero point encoder"};
+  }
+  if (row.clip_ratio > 0 && row.encoder == EncoderKind::kErrorFeedback) {
+    return {StatusCode::kInvalidArgument, "error feedback takes no rank clip"};
+  }
+  const int head_dim = row.transform->head_dim();
+  if (head_dim % (32 / bits) != 0) {
+    return {StatusCode::kUnsupported, "head dimension " + std::to_string(head_dim) + " does not fill words of " +
+                                          std::to_string(bits) + "-bit codes; it must be a multiple of " + std::to_string(32 / bits)};
   }
   return {};
 }

@@ -18,13 +18,16 @@ struct MethodPreset {
   bool calibrated = false;  // the transforms come from a profile file
 };
 
-// Methods of the 2-bit codec, as listed by CodecInfo.
-inline constexpr std::string_view kInt2MethodNames[] = {"naive", "clip", "hadamard", "hadamard_clip", "quarot", "oscar"};
+// Methods of each codec, as listed by CodecInfo.
+inline constexpr std::string_view kInt1MethodNames[] = {"balanced"};
+inline constexpr std::string_view kInt2MethodNames[] = {"balanced", "oscar", "quarot", "hadamard", "hadamard_clip", "clip", "naive"};
+inline constexpr std::string_view kInt4MethodNames[] = {"hadamard"};
 // nullptr when there is no such method.
 const MethodPreset* FindMethod(std::string_view name);
 
-// What CodecProfile::Create cannot know: kUnsupported for an encoder or a mean that this codec does not implement,
-// kInvalidArgument for a range factor with an encoder that has none.
-Status CheckRowProfile(const RowProfile& row);
+// What CodecProfile::Create cannot know: kUnsupported for an encoder that this codec does not implement, or a head dimension
+// that does not fill words of `bits`-bit codes; kInvalidArgument for a range factor or a clip ratio with an encoder that has
+// none.
+Status CheckRowProfile(const RowProfile& row, int bits);
 
 }  // namespace oscar::affine

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numbers>
 #include <string>
 
 #include "src/base/check.h"
@@ -80,10 +81,200 @@ AffineRow EncodeIntegerZeroPointRow(const std::vector<float>& y, float factor, i
   return row;
 }
 
+using DoubleRow = std::vector<double>;
+using DoubleMatrix = std::vector<DoubleRow>;
+
+// quality.md 2: the Hadamard matrix, or its Kronecker product with an orthonormal DCT-II.
+DoubleMatrix Mixing(size_t d) {
+  size_t n = 1;
+  while (d % (2 * n) == 0) n *= 2;
+  const size_t m = d / n;
+  DoubleMatrix q(d, DoubleRow(d));
+  for (size_t i = 0; i < d; ++i) {
+    for (size_t j = 0; j < d; ++j) {
+      double value = 1 / std::sqrt(static_cast<double>(n));
+      for (size_t bits = (i / m) & (j / m); bits != 0; bits &= bits - 1) value = -value;
+      const double k = static_cast<double>(i % m), l = static_cast<double>(j % m), order = static_cast<double>(m);
+      value *= std::sqrt((i % m == 0 ? 1 : 2) / order) * std::cos(std::numbers::pi * (2 * l + 1) * k / (2 * order));
+      q[i][j] = value;
+    }
+  }
+  return q;
+}
+
+// G and N of quality.md 5.
+struct FeedbackMatrices {
+  std::vector<float> metric;
+  DoubleMatrix g, n;
+};
+
+// Those of the last metric are kept: callers encode many rows of one description.
+const FeedbackMatrices& MatricesOf(std::span<const float> metric) {
+  thread_local FeedbackMatrices made;
+  if (std::equal(metric.begin(), metric.end(), made.metric.begin(), made.metric.end())) return made;
+  const size_t d = metric.size();
+  made.metric.assign(metric.begin(), metric.end());
+  const DoubleMatrix q = Mixing(d);
+  made.g.assign(d, DoubleRow(d, 0.0));
+  double mean_diagonal = 0;
+  for (size_t i = 0; i < d; ++i) {
+    for (size_t j = 0; j < d; ++j) {
+      for (size_t k = 0; k < d; ++k) made.g[i][j] += q[k][i] * static_cast<double>(metric[k]) * q[k][j];
+    }
+    mean_diagonal += made.g[i][i] / static_cast<double>(d);
+  }
+  for (DoubleRow& row : made.g) {
+    for (double& value : row) value /= mean_diagonal;
+  }
+  DoubleMatrix c(d, DoubleRow(d, 0.0));  // Cholesky-Banachiewicz
+  for (size_t i = 0; i < d; ++i) {
+    for (size_t j = 0; j <= i; ++j) {
+      double rest = made.g[i][j];
+      for (size_t k = 0; k < j; ++k) rest -= c[i][k] * c[j][k];
+      c[i][j] = i == j ? std::sqrt(rest) : rest / c[j][j];
+    }
+  }
+  made.n.assign(d, DoubleRow(d, 0.0));
+  for (size_t i = 0; i < d; ++i) {
+    for (size_t j = 0; j <= i; ++j) made.n[i][j] = c[i][j] / c[j][j];
+  }
+  return made;
+}
+
+double InnerProduct(const DoubleRow& u, const DoubleMatrix& g, const DoubleRow& v) {
+  double sum = 0;
+  for (size_t i = 0; i < u.size(); ++i) {
+    for (size_t j = 0; j < v.size(); ++j) sum += u[i] * g[i][j] * v[j];
+  }
+  return sum;
+}
+
+// quality.md 4 and 5, step by step, in double.
+class ErrorFeedbackRow {
+ public:
+  ErrorFeedbackRow(std::span<const float> y, int bits, const RowProfile& profile)
+      : y_(y.begin(), y.end()), d_(y.size()), bits_(bits), half_(((1 << bits) - 1) / 2.0), c_(d_), profile_(profile) {}
+
+  AffineRow Encode() {
+    double mean = 0;
+    for (const double value : y_) mean += value / static_cast<double>(d_);
+    const auto [lowest, highest] = std::minmax_element(y_.begin(), y_.end());
+    AffineRow row;
+    row.codes.assign(d_, 0);
+    row.offset_f16 = base::F16FromF32(static_cast<float>(mean) + 0.0f);
+    if (*lowest == *highest) return row;
+
+    a_ = mean;
+    b_ = 0.6 * (*highest - *lowest) / (2 * half_);
+    for (int refit = 0; refit < 2; ++refit) Refit();
+    const double fitted_scale = b_;
+    b_ *= bits_ == 1 ? 1.2 : 1.1;
+    for (size_t i = 0; i < d_; ++i) c_[i] = Nearest(y_[i]);
+    const FeedbackMatrices& matrices = MatricesOf(profile_.metric);
+    if (profile_.encode_effort >= 1) FeedBack(matrices.n);
+    if (profile_.encode_effort >= 2) {
+      for (int sweep = 0; sweep < 2; ++sweep) Descend(matrices.g);
+    }
+    SetGain(matrices.g, mean, fitted_scale);
+
+    row.scale_f16 = base::F16FromF32(static_cast<float>(b_));
+    if (base::F32FromF16(row.scale_f16) == 0.0f) {  // no two levels that fp16 can tell apart
+      row.scale_f16 = 0;
+      return row;
+    }
+    row.offset_f16 = base::F16FromF32(static_cast<float>(a_ - b_ * half_) + 0.0f);
+    for (size_t i = 0; i < d_; ++i) row.codes[i] = static_cast<uint8_t>(c_[i] + half_);
+    return row;
+  }
+
+ private:
+  double Nearest(double value) const {
+    return std::clamp(std::floor((value - a_) / b_ + half_ + 0.5) - half_, -half_, half_);
+  }
+  double MeanLevel() const {
+    double sum = 0;
+    for (const double level : c_) sum += level;
+    return sum / static_cast<double>(d_);
+  }
+  // Least squares of y on c.
+  void Refit() {
+    for (size_t i = 0; i < d_; ++i) c_[i] = Nearest(y_[i]);
+    const double mean_level = MeanLevel();
+    double mean = 0, covariance = 0, variance = 0;
+    for (const double value : y_) mean += value / static_cast<double>(d_);
+    for (size_t i = 0; i < d_; ++i) {
+      covariance += (c_[i] - mean_level) * (y_[i] - mean);
+      variance += (c_[i] - mean_level) * (c_[i] - mean_level);
+    }
+    if (!(variance > 0) || !(covariance > 0)) return;
+    b_ = covariance / variance;
+    a_ = mean - b_ * mean_level;
+  }
+  void FeedBack(const DoubleMatrix& n) {
+    DoubleRow fed(d_, 0.0);
+    for (size_t i = d_; i-- > 0;) {
+      c_[i] = Nearest(y_[i] - fed[i]);
+      const double error = a_ + b_ * c_[i] - y_[i];
+      for (size_t j = 0; j < i; ++j) fed[j] += error * n[i][j];
+    }
+  }
+  void Descend(const DoubleMatrix& g) {
+    DoubleRow error(d_), r(d_, 0.0);
+    for (size_t i = 0; i < d_; ++i) error[i] = a_ + b_ * c_[i] - y_[i];
+    for (size_t i = 0; i < d_; ++i) {
+      for (size_t j = 0; j < d_; ++j) r[j] += error[i] * g[i][j];
+    }
+    for (size_t i = 0; i < d_; ++i) {
+      c_[i] = Nearest(y_[i] + error[i] - r[i] / g[i][i]);
+      const double change = a_ + b_ * c_[i] - y_[i] - error[i];
+      error[i] += change;
+      for (size_t j = 0; j < d_; ++j) r[j] += change * g[i][j];
+    }
+  }
+  void SetGain(const DoubleMatrix& g, double mean, double fitted_scale) {
+    DoubleRow centred(d_), levels(d_);
+    const double mean_level = MeanLevel();
+    for (size_t i = 0; i < d_; ++i) {
+      centred[i] = y_[i] - mean;
+      levels[i] = c_[i] - mean_level;
+    }
+    const double length = InnerProduct(centred, g, centred), along = InnerProduct(levels, g, centred);
+    b_ = length > 0 && along > 0 ? length / along : fitted_scale;
+    a_ = mean - b_ * mean_level;
+  }
+
+  const DoubleRow y_;
+  const size_t d_;
+  const int bits_;
+  const double half_;
+  DoubleRow c_;  // levels
+  const RowProfile& profile_;
+  double a_ = 0, b_ = 0;
+};
+
 }  // namespace
 
 RowRounding RoundingOf(EncoderKind encoder) {
-  return encoder == EncoderKind::kIntegerZeroPoint ? RowRounding::kF32 : RowRounding::kBf16;
+  return encoder == EncoderKind::kIntegerZeroPoint || encoder == EncoderKind::kErrorFeedback ? RowRounding::kF32 : RowRounding::kBf16;
+}
+
+std::vector<float> PageMean(const RowProfile& profile, const RotaryEmbedding& rotary, int page_index) {
+  std::vector<float> mean(profile.mean.begin(), profile.mean.end());
+  if (profile.mean_kind == MeanKind::kConstant) return mean;
+  const size_t pairs = rotary.angles.size();
+  for (size_t j = 0; j < pairs; ++j) {
+    const size_t a = rotary.halves ? j : 2 * j, b = rotary.halves ? j + pairs : 2 * j + 1;
+    const double x = static_cast<double>(profile.mean[a]), y = static_cast<double>(profile.mean[b]);
+    double sum_a = 0, sum_b = 0;
+    for (int t = kPageTokens * page_index; t < kPageTokens * (page_index + 1); ++t) {
+      const double turn = t * static_cast<double>(rotary.angles[j]);
+      sum_a += x * std::cos(turn) - y * std::sin(turn);
+      sum_b += x * std::sin(turn) + y * std::cos(turn);
+    }
+    mean[a] = static_cast<float>(sum_a / kPageTokens);
+    mean[b] = static_cast<float>(sum_b / kPageTokens);
+  }
+  return mean;
 }
 
 std::vector<float> TransformRow(std::span<const float> x, const KvTransform& transform, std::span<const float> mean,
@@ -120,6 +311,10 @@ Result<AffineRow> EncodeRow(std::span<const float> y, int bits, const RowProfile
     case EncoderKind::kMinMax: row = EncodeMinMaxRow(clipped, largest_code); break;
     case EncoderKind::kIntegerZeroPoint:
       row = EncodeIntegerZeroPointRow(clipped, profile.range_factor, largest_code);
+      break;
+    case EncoderKind::kErrorFeedback:
+      if (profile.metric.size() != y.size()) return {StatusCode::kInvalidArgument, "error feedback needs a metric of the row's length"};
+      row = ErrorFeedbackRow(clipped, bits, profile).Encode();
       break;
     default: return {StatusCode::kUnsupported, "the encoder of this row profile is not implemented"};
   }

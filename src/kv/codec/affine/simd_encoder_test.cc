@@ -7,6 +7,7 @@
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "src/kv/codec/affine/encode-inl.h"
+#include "src/kv/codec/affine/feedback-inl.h"
 #include "src/kv/codec/affine/pack-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -15,6 +16,13 @@ namespace HWY_NAMESPACE {
 
 bool EncodeForTarget(float* y, size_t d, const RowProfile& row, RowGrid& grid, uint8_t* codes) {
   return EncodeRow<2>(y, d, row, grid, codes);
+}
+int FeedbackForTarget(const float* rows, size_t d, int bits, const RowProfile& row, uint8_t* codes, uint16_t* grid) {
+  switch (bits) {
+    case 1: return FeedbackTile<1>(rows, d, row).Encode(codes, grid, grid + 16);
+    case 2: return FeedbackTile<2>(rows, d, row).Encode(codes, grid, grid + 16);
+    default: return FeedbackTile<4>(rows, d, row).Encode(codes, grid, grid + 16);
+  }
 }
 void PackKeysForTarget(const uint8_t* codes, int slot, int d, uint32_t* words) { PackKeyTile<2>(codes, slot, d, words); }
 void PackValuesForTarget(const uint8_t* codes, int slot, int d, uint32_t* words) { PackValueTile<2>(codes, slot, d, words); }
@@ -36,6 +44,7 @@ HWY_AFTER_NAMESPACE();
 namespace oscar::affine {
 
 HWY_EXPORT(EncodeForTarget);
+HWY_EXPORT(FeedbackForTarget);
 HWY_EXPORT(PackKeysForTarget);
 HWY_EXPORT(PackValuesForTarget);
 
@@ -48,6 +57,23 @@ Result<reference::AffineRow> EncodeOnTarget(std::vector<float> y, const RowProfi
   }
   encoded.scale_f16 = grid.scale_f16;
   encoded.offset_f16 = grid.offset_f16;
+  return encoded;
+}
+
+Result<std::vector<reference::AffineRow>> EncodeFeedbackOnTarget(const std::vector<std::vector<float>>& rows, int bits,
+                                                                 const RowProfile& row) {
+  const size_t d = rows[0].size();
+  std::vector<float> dense;
+  for (const std::vector<float>& one : rows) dense.insert(dense.end(), one.begin(), one.end());
+  std::vector<uint8_t> codes(dense.size());
+  uint16_t grid[32] = {};
+  const int failed = HWY_DYNAMIC_DISPATCH(FeedbackForTarget)(dense.data(), d, bits, row, codes.data(), grid);
+  if (failed >= 0) return {StatusCode::kNonFinite, "row " + std::to_string(failed)};
+  std::vector<reference::AffineRow> encoded;
+  for (size_t t = 0; t < rows.size(); ++t) {
+    const auto first = codes.begin() + static_cast<std::ptrdiff_t>(t * d);
+    encoded.push_back({{first, first + static_cast<std::ptrdiff_t>(d)}, grid[t], grid[16 + t]});
+  }
   return encoded;
 }
 

@@ -30,8 +30,6 @@ using base::HWY_NAMESPACE::U32Vec;
 // Centred levels c - L / 2 by the bits of a word.
 template <int kBits>
 class Levels {
-  static_assert(kBits == 2, "tables of other widths come with their codecs");
-
  public:
   static constexpr float kCentre = static_cast<float>((1 << kBits) - 1) / 2;
   // Of the two lowest codes of each word, which are shifted out.
@@ -42,7 +40,7 @@ class Levels {
   }
 
  private:
-  base::HWY_NAMESPACE::TwoBitLevels table_{-kCentre};
+  base::HWY_NAMESPACE::BitLevels<kBits> table_{-kCentre};
 };
 
 template <int kBits>

@@ -13,6 +13,7 @@
 
 #include "src/base/simd_extra-inl.h"
 #include "src/kv/kernels/concepts.h"
+#include "src/kv/kernels/cpu/page_term-inl.h"
 #include "src/kv/kernels/cpu/row_blocks-inl.h"
 #include "src/kv/kernels/params.h"
 
@@ -49,6 +50,7 @@ class DecodePart {
     for (int run = 0; run < 2; ++run) {
       for (int i = 0; i < params_.runs.num_pages[run]; ++i) {
         const bool last = i + 1 == params_.runs.num_pages[run] && (run == 1 || params_.runs.num_pages[1] == 0);
+        if (params_.mean_terms != nullptr) SetPageTerms(i);
         AddPage(run, i, last && params_.causal_last_page);
       }
     }
@@ -74,6 +76,13 @@ class DecodePart {
     }
   };
 
+  void SetPageTerms(int page) {
+    const size_t d = static_cast<size_t>(params_.head_dim);
+    for (size_t r = 0; r < static_cast<size_t>(params_.num_rows); ++r) {
+      page_term_[r] = PageTerm(params_.mean_terms + r * d, params_.page_phases + static_cast<size_t>(page) * d, d);
+    }
+  }
+
   void AddPage(int run, int i, bool causal) {
     const int queries = params_.num_rows / params_.queries.num_inner;
     const int num_tokens = causal ? std::min(params_.last_page_tokens + queries - 1, kPageTokens) : kPageTokens;
@@ -90,10 +99,10 @@ class DecodePart {
     const F32Tag d;
     float* HWY_RESTRICT scores = scores_ + static_cast<size_t>(r) * kScoreStride;
     const F32Vec none = hn::Set(d, -std::numeric_limits<float>::infinity());
-    const F32Vec query_sum = hn::Set(d, query_sum_[r]);
+    const F32Vec query_sum = hn::Set(d, query_sum_[r]), page_term = hn::Set(d, page_term_[r]);
     F32Vec highest = none;
     for (size_t t = 0; t < kPageTokens; t += kLanes) {
-      F32Vec score = reader_.FinishScore(t, hn::LoadU(d, scores + t), query_sum);
+      F32Vec score = hn::Add(reader_.FinishScore(t, hn::LoadU(d, scores + t), query_sum), page_term);
       if (static_cast<int>(t + kLanes) > visible_tokens) {
         const F32Vec index = hn::Iota(d, static_cast<float>(t));
         score = hn::IfThenElse(hn::Lt(index, hn::Set(d, static_cast<float>(visible_tokens))), score, none);
@@ -146,6 +155,7 @@ class DecodePart {
   alignas(64) float sum_[kMaxDecodeRows * kLanes];
   alignas(64) float offset_sum_[kMaxDecodeRows * kLanes];
   float query_sum_[kMaxDecodeRows];
+  float page_term_[kMaxDecodeRows] = {};  // constant score of the page's mean
   float max_[kMaxDecodeRows];
 };
 

@@ -8,6 +8,7 @@
 #endif
 
 #include <cstddef>
+#include <span>
 
 #include "src/base/simd_extra-inl.h"
 #include "src/kv/kernels/concepts.h"
@@ -22,12 +23,12 @@ using base::HWY_NAMESPACE::F32Tag;
 using base::HWY_NAMESPACE::kLanes;
 
 // centred[t][c] = x - mu of 16 rows.
-inline void CentreRows(const uint16_t* HWY_RESTRICT rows, const RowProfile& row, size_t d, float* HWY_RESTRICT centred) {
+inline void CentreRows(const uint16_t* HWY_RESTRICT rows, std::span<const float> mean, size_t d, float* HWY_RESTRICT centred) {
   const F32Tag df;
   for (size_t t = 0; t < kTileTokens; ++t) {
     for (size_t c = 0; c < d; c += kLanes) {
       auto x = base::HWY_NAMESPACE::F32FromBf16Lanes(rows + t * d + c);
-      if (!row.mean.empty()) x = hn::Sub(x, hn::LoadU(df, row.mean.data() + c));
+      if (!mean.empty()) x = hn::Sub(x, hn::LoadU(df, mean.data() + c));
       hn::StoreU(x, df, centred + t * d + c);
     }
   }
@@ -46,7 +47,7 @@ int DemoteSide(const DemoteSideParams& params) {
   HWY_ALIGN float centred[kTileTokens * kMaxHeadDim];
   HWY_ALIGN float transformed[kTileTokens * kMaxHeadDim];
   for (int slot = 0; slot < kPageTokens; slot += kTileTokens) {
-    CentreRows(params.rows + static_cast<size_t>(slot) * d, params.row, d, centred);
+    CentreRows(params.rows + static_cast<size_t>(slot) * d, params.mean, d, centred);
     transform::HWY_NAMESPACE::MapRows</*kFused=*/false>(*params.row.transform, params.row.transform->matrix(),
                                                         base::DenseRows<const float>(centred, params.head_dim), kTileTokens,
                                                         base::DenseRows(transformed, params.head_dim));

@@ -14,6 +14,7 @@
 #include "src/base/simd_extra-inl.h"
 #include "src/kv/kernels/concepts.h"
 #include "src/kv/kernels/cpu/outer_product-inl.h"
+#include "src/kv/kernels/cpu/page_term-inl.h"
 #include "src/kv/kernels/params.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -50,6 +51,7 @@ class PrefillPart {
     for (int run = 0; run < 2; ++run) {
       for (int i = 0; i < params_.runs.num_pages[run]; ++i) {
         const bool last = i + 1 == params_.runs.num_pages[run] && (run == 1 || params_.runs.num_pages[1] == 0);
+        if (params_.mean_terms != nullptr) SetPageTerms(i);
         AddPage(run, i, last && params_.causal_last_page);
       }
     }
@@ -71,6 +73,12 @@ class PrefillPart {
       base::HWY_NAMESPACE::U32Vec words[4];
       base::HWY_NAMESPACE::TransposeFourWords([&](size_t j) HWY_ATTR { return rows[j] + c; }, words);
       for (size_t k = 0; k < 4; ++k) hn::Store(hn::Mul(hn::BitCast(df, words[k]), scale), df, queries_ + (c + k) * kRowStride + lane);
+    }
+  }
+
+  void SetPageTerms(int page) {
+    for (size_t r = 0; r < static_cast<size_t>(params_.num_rows); ++r) {
+      page_term_[r] = PageTerm(params_.mean_terms + r * d_, params_.page_phases + static_cast<size_t>(page) * d_, d_);
     }
   }
 
@@ -158,8 +166,12 @@ class PrefillPart {
       }
     }
     const F32Vec old_max = hn::LoadU(df, max_ + lane);
-    F32Vec max = old_max;
-    for (int t = 0; t < num_tokens; ++t) max = hn::Max(max, hn::LoadU(df, scores + static_cast<size_t>(t) * kRowStride));
+    // The page's constant is added to its largest score and taken off the reference of the others.
+    const F32Vec page_term = hn::LoadU(df, page_term_ + lane);
+    F32Vec page_max = none;
+    for (int t = 0; t < num_tokens; ++t) page_max = hn::Max(page_max, hn::LoadU(df, scores + static_cast<size_t>(t) * kRowStride));
+    const F32Vec max = hn::Max(old_max, hn::Add(page_max, page_term));
+    const F32Vec reference = hn::Sub(max, page_term);
     F32Vec sum = hn::LoadU(df, sum_ + lane);
     if (!hn::AllFalse(df, hn::Gt(max, old_max))) {
       const F32Vec factor = Exp2NonPositive(hn::Sub(old_max, max));
@@ -172,7 +184,7 @@ class PrefillPart {
     }
     for (int t = 0; t < num_tokens; ++t) {
       float* at = scores + static_cast<size_t>(t) * kRowStride;
-      const F32Vec p = Exp2NonPositive(hn::Sub(hn::LoadU(df, at), max));
+      const F32Vec p = Exp2NonPositive(hn::Sub(hn::LoadU(df, at), reference));
       sum = hn::Add(sum, p);
       hn::StoreU(p, df, at);
     }
@@ -207,6 +219,7 @@ class PrefillPart {
   alignas(64) float max_[kMaxTileRows];
   alignas(64) float sum_[kMaxTileRows];
   alignas(64) float visible_[kMaxTileRows];
+  alignas(64) float page_term_[kMaxTileRows] = {};  // constant score of the page's mean
 };
 
 }  // namespace HWY_NAMESPACE

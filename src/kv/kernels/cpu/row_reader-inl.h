@@ -112,7 +112,7 @@ inline int DemoteRows(const DemoteSideParams& params) {
   for (int token = 0; token < codec.unit_tokens; token += kTileTokens) {
     const uint16_t* page = token < kPageTokens ? params.rows : params.second_rows;
     float* tile = rows + static_cast<size_t>(token) * d;
-    CentreRows(page + static_cast<size_t>(token % kPageTokens) * d, params.row, d, centred);
+    CentreRows(page + static_cast<size_t>(token % kPageTokens) * d, params.mean, d, centred);
     transform::HWY_NAMESPACE::MapRows</*kFused=*/false>(*params.row.transform, params.row.transform->matrix(),
                                                         base::DenseRows<const float>(centred, params.head_dim), kTileTokens,
                                                         base::DenseRows(tile, params.head_dim));

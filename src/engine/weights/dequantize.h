@@ -1,0 +1,16 @@
+// Rows of a weight as f32, through ggml's own type traits.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "oscar/result.h"
+#include "src/engine/weights/weight.h"
+
+namespace oscar::engine {
+
+// Rows [first_row, first_row + num_rows) of a matrix of dims {width, rows}: [num_rows, width] f32. kUnsupported for a type that
+// ggml cannot widen. Precondition: the rows exist.
+Result<std::vector<float>> DequantizeRows(const Weight& weight, int64_t first_row, int64_t num_rows);
+
+}  // namespace oscar::engine

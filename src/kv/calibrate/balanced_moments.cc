@@ -1,0 +1,237 @@
+// Accumulation for the balanced fit (quality.md 2 and 3).
+
+#include "src/kv/calibrate/balanced_moments.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "src/base/check.h"
+#include "src/base/float_bits.h"
+#include "src/base/status_macros.h"
+#include "src/kv/transform/hadamard.h"
+#include "src/kv/transform/turning_mean.h"
+
+namespace oscar {
+namespace {
+
+using calibrate::BalancedHead;
+using calibrate::BalancedLayer;
+using calibrate::Matrix;
+using calibrate::RowMatrix;
+
+// cos and sin of position * theta_j: what turns a key to its position.
+struct Turns {
+  Turns(const RotaryEmbedding& rotary, int first_position, int num_tokens) : num_pairs(rotary.angles.size()) {
+    for (int t = 0; t < num_tokens; ++t) {
+      for (std::size_t j = 0; j < num_pairs; ++j) {
+        const double angle = (first_position + t) * static_cast<double>(rotary.angles[j]);
+        cosines.push_back(std::cos(angle));
+        sines.push_back(std::sin(angle));
+      }
+    }
+  }
+  std::size_t num_pairs;
+  std::vector<double> cosines, sines;
+};
+
+// sum of R_-t k_t.
+void AddTurnedBack(const RotaryEmbedding& rotary, const Turns& turns, const RowMatrix& keys, Eigen::VectorXd& sum) {
+  for (Eigen::Index t = 0; t < keys.rows(); ++t) {
+    for (std::size_t j = 0; j < turns.num_pairs; ++j) {
+      const auto [a, b] = transform::PairChannels(rotary, static_cast<int>(j));
+      const std::size_t at = static_cast<std::size_t>(t) * turns.num_pairs + j;
+      const double x = keys(t, a), y = keys(t, b);
+      sum[a] += x * turns.cosines[at] + y * turns.sines[at];
+      sum[b] += y * turns.cosines[at] - x * turns.sines[at];
+    }
+    for (Eigen::Index c = static_cast<Eigen::Index>(2 * turns.num_pairs); c < keys.cols(); ++c) sum[c] += keys(t, c);
+  }
+}
+
+// rows -= mu of each row's page.
+void Centre(const RotaryEmbedding& rotary, const BalancedHead& head, int first_position, RowMatrix& keys, RowMatrix& values) {
+  const std::size_t d = head.key_mean.size();
+  std::vector<float> mean = head.key_mean, phases(d);
+  int page = -1;
+  for (Eigen::Index t = 0; t < keys.rows(); ++t) {
+    const int page_of_row = (first_position + static_cast<int>(t)) / kPageTokens;
+    if (!head.key_page_mean.empty() && page_of_row != page) {
+      page = page_of_row;
+      transform::FillPagePhases(rotary, page, phases);
+      transform::TurnMean(rotary, head.key_page_mean, phases, mean);
+    }
+    for (std::size_t c = 0; c < d; ++c) {
+      const auto column = static_cast<Eigen::Index>(c);
+      keys(t, column) -= static_cast<double>(mean[c]);
+      values(t, column) -= static_cast<double>(head.value_mean[c]);
+    }
+  }
+}
+
+void AddScored(BalancedHead& head, const RowMatrix& keys, RowMatrix values) {
+  const RowMatrix transformed = keys * head.score_metric;
+  for (Eigen::Index t = 0; t < keys.rows(); ++t) {
+    const double weight = std::max(0.0, transformed.row(t).dot(keys.row(t)));
+    head.score_weight += weight;
+    values.row(t) *= std::sqrt(weight);
+  }
+  calibrate::AddOuterProducts(head.scored_value, values);
+}
+
+struct Group {
+  int first_position;
+  RowsView<const float> queries, keys, values;
+};
+
+void AddFirstPass(const BalancedMoments::Impl& impl, const Group& rows, BalancedLayer& layer) {
+  const Turns turns(impl.rotary, rows.first_position, rows.keys.num_tokens);
+  const int group = impl.shape.group();
+  for (int h = 0; h < impl.shape.num_kv_heads; ++h) {
+    BalancedHead& head = layer.heads[static_cast<std::size_t>(h)];
+    calibrate::AddOuterProducts(head.query, calibrate::WidenedRows(rows.queries, h * group, group));
+    AddTurnedBack(impl.rotary, turns, calibrate::WidenedRows(rows.keys, h, 1), head.key_sum);
+    head.value_sum += calibrate::WidenedRows(rows.values, h, 1).colwise().sum().transpose();
+  }
+  layer.num_tokens[0] += rows.keys.num_tokens;
+}
+
+void AddSecondPass(const BalancedMoments::Impl& impl, const Group& rows, BalancedLayer& layer) {
+  for (BalancedHead& head : layer.heads) {
+    const int h = static_cast<int>(&head - layer.heads.data());
+    RowMatrix keys = calibrate::WidenedRows(rows.keys, h, 1), values = calibrate::WidenedRows(rows.values, h, 1);
+    if (head.score_metric.size() > 0) AddScored(head, keys, values);
+    Centre(impl.rotary, head, rows.first_position, keys, values);
+    calibrate::AddOuterProducts(head.key_covariance, keys);
+    calibrate::AddOuterProducts(head.value_covariance, values);
+  }
+  layer.num_tokens[1] += rows.keys.num_tokens;
+}
+
+// Rows whose turn it is: sample i is the first row at or after token i expected / kSampleRows of the pass.
+void TakeSamples(const BalancedMoments::Impl& impl, const Group& rows, BalancedLayer& layer) {
+  const auto bf16_row = [&](const RowsView<const float>& from, int token, int head) {
+    std::vector<float> row(from.Row(token, head), from.Row(token, head) + from.head_dim);
+    for (float& value : row) value = base::RoundToBf16(value);
+    return row;
+  };
+  while (layer.sample_pages.size() < calibrate::kSampleRows) {
+    const int64_t due = static_cast<int64_t>(layer.sample_pages.size()) * impl.expected_tokens / calibrate::kSampleRows;
+    const int64_t token = due - layer.num_tokens[1];
+    if (token >= rows.keys.num_tokens) return;
+    const int at = static_cast<int>(std::max<int64_t>(token, 0));
+    layer.sample_pages.push_back((rows.first_position + at) / kPageTokens);
+    for (int h = 0; h < impl.shape.num_kv_heads; ++h) {
+      BalancedHead& head = layer.heads[static_cast<std::size_t>(h)];
+      head.sample_keys.push_back(bf16_row(rows.keys, at, h));
+      head.sample_values.push_back(bf16_row(rows.values, at, h));
+    }
+    if (impl.expected_tokens < calibrate::kSampleRows) return;  // unknown: one row of each call
+  }
+}
+
+std::vector<float> MeanOf(const Eigen::VectorXd& sum, int64_t count) {
+  std::vector<float> mean;
+  for (const double value : sum) mean.push_back(static_cast<float>(value / static_cast<double>(std::max<int64_t>(count, 1))));
+  return mean;
+}
+
+}  // namespace
+
+BalancedMoments::BalancedMoments(const KvShape& shape, RotaryEmbedding rotary, int64_t expected_tokens)
+    : impl_(std::make_unique<Impl>()) {
+  const Status fits = CheckBalancedFit(shape, {});
+  OSCAR_CHECK_MSG(fits.ok(), fits.message());
+  OSCAR_CHECK(rotary.angles.size() * 2 <= static_cast<std::size_t>(shape.head_dim));
+  impl_->shape = shape;
+  impl_->rotary = std::move(rotary);
+  impl_->expected_tokens = expected_tokens;
+  const Matrix zero = Matrix::Zero(shape.head_dim, shape.head_dim);
+  BalancedHead head;
+  head.query = head.output = head.key_covariance = head.value_covariance = zero;
+  head.key_sum = head.value_sum = Eigen::VectorXd::Zero(shape.head_dim);
+  BalancedLayer layer;
+  layer.heads.assign(static_cast<std::size_t>(shape.num_kv_heads), head);
+  impl_->layers.assign(static_cast<std::size_t>(shape.num_layers), layer);
+}
+
+BalancedMoments::~BalancedMoments() = default;
+BalancedMoments::BalancedMoments(BalancedMoments&&) noexcept = default;
+BalancedMoments& BalancedMoments::operator=(BalancedMoments&&) noexcept = default;
+
+int64_t BalancedMoments::num_tokens() const { return impl_->layers.front().num_tokens[0]; }
+
+Status BalancedMoments::AddOutputProjection(int layer, RowsView<const float> rows) {
+  const KvShape& shape = impl_->shape;
+  if (layer < 0 || layer >= shape.num_layers) {
+    return {StatusCode::kInvalidArgument, "calibration: layer " + std::to_string(layer) + " does not exist"};
+  }
+  OSCAR_TRY(calibrate::CheckView(layer, "rows of the output projection", rows, rows.num_tokens, shape.num_query_heads, shape.head_dim));
+  BalancedLayer& into = impl_->layers[static_cast<std::size_t>(layer)];
+  for (int first = 0; first < rows.num_tokens; first += calibrate::kGroupTokens) {
+    const int count = std::min(calibrate::kGroupTokens, rows.num_tokens - first);
+    for (int h = 0; h < shape.num_query_heads; ++h) {
+      RowMatrix wide(count, shape.head_dim);
+      for (int row = 0; row < count; ++row) {
+        for (int c = 0; c < shape.head_dim; ++c) wide(row, c) = rows.Row(first + row, h)[c];
+      }
+      if (!wide.allFinite()) {
+        return {StatusCode::kNonFinite, "calibration: layer " + std::to_string(layer) + ": the output projection is not finite"};
+      }
+      calibrate::AddOuterProducts(into.heads[static_cast<std::size_t>(h / shape.group())].output, wide);
+    }
+  }
+  into.output_rows += rows.num_tokens;
+  return {};
+}
+
+Status BalancedMoments::Add(int layer, int first_position, RowsView<const float> queries, RowsView<const float> keys,
+                            RowsView<const float> values) {
+  const KvShape& shape = impl_->shape;
+  if (layer < 0 || layer >= shape.num_layers || first_position < 0) {
+    return {StatusCode::kInvalidArgument, "calibration: layer " + std::to_string(layer) + ", position " +
+                                              std::to_string(first_position) + " do not exist"};
+  }
+  if (impl_->pass >= kNumPasses) return {StatusCode::kFailedPrecondition, "calibration: both passes have ended"};
+  const int n = queries.num_tokens;
+  OSCAR_TRY(calibrate::CheckView(layer, "queries", queries, n, shape.num_query_heads, shape.head_dim));
+  OSCAR_TRY(calibrate::CheckView(layer, "keys", keys, n, shape.num_kv_heads, shape.head_dim));
+  OSCAR_TRY(calibrate::CheckView(layer, "values", values, n, shape.num_kv_heads, shape.head_dim));
+  BalancedLayer& moments = impl_->layers[static_cast<std::size_t>(layer)];
+  const int64_t first_token = moments.num_tokens[static_cast<std::size_t>(impl_->pass)];
+  OSCAR_TRY(calibrate::CheckFinite(layer, "queries", "query head", queries, first_token));
+  OSCAR_TRY(calibrate::CheckFinite(layer, "keys", "KV head", keys, first_token));
+  OSCAR_TRY(calibrate::CheckFinite(layer, "values", "KV head", values, first_token));
+  for (int first = 0; first < n; first += calibrate::kGroupTokens) {
+    const int count = std::min(calibrate::kGroupTokens, n - first);
+    const Group group = {first_position + first, queries.Slice(first, count), keys.Slice(first, count), values.Slice(first, count)};
+    if (impl_->pass == 0) {
+      AddFirstPass(*impl_, group, moments);
+    } else {
+      TakeSamples(*impl_, group, moments);
+      AddSecondPass(*impl_, group, moments);
+    }
+  }
+  return {};
+}
+
+void BalancedMoments::EndPass() {
+  OSCAR_CHECK(impl_->pass < kNumPasses);
+  if (++impl_->pass == kNumPasses) return;
+  const bool compares = transform::IsPowerOfTwo(impl_->shape.head_dim);
+  for (BalancedLayer& layer : impl_->layers) {
+    for (BalancedHead& head : layer.heads) {
+      head.key_mean = MeanOf(head.key_sum, layer.num_tokens[0]);
+      head.value_mean = MeanOf(head.value_sum, layer.num_tokens[0]);
+      if (!impl_->rotary.angles.empty()) head.key_page_mean = transform::MeanOfPageZero(impl_->rotary, head.key_mean);
+      if (!compares) continue;
+      const double rows = static_cast<double>(std::max<int64_t>(layer.num_tokens[0], 1)) * impl_->shape.group();
+      head.score_metric = calibrate::Full(head.query) / rows;
+      head.scored_value = Matrix::Zero(impl_->shape.head_dim, impl_->shape.head_dim);
+    }
+  }
+}
+
+}  // namespace oscar
