@@ -17,6 +17,7 @@ int main(int argc, char** argv) {
   app.get_formatter()->column_width(36);
   int exit_code = 0;
   oscar::tools::AddRunCommand(app, exit_code);
+  oscar::tools::AddServeCommand(app, exit_code);
   oscar::tools::AddCalibrateCommand(app, exit_code);
   oscar::tools::AddEvalCommand(app, exit_code);
   oscar::tools::AddBenchCommand(app, exit_code);

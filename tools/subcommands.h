@@ -8,6 +8,7 @@ class App;
 namespace oscar::tools {
 
 void AddRunCommand(CLI::App& app, int& exit_code);
+void AddServeCommand(CLI::App& app, int& exit_code);
 void AddCalibrateCommand(CLI::App& app, int& exit_code);
 void AddEvalCommand(CLI::App& app, int& exit_code);
 void AddEvalNeedleCommand(CLI::App& eval, int& exit_code);  // below `eval`

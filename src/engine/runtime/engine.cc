@@ -122,14 +122,14 @@ Result<KvSetup> Engine::SetUpKv(const std::string& kv, const std::filesystem::pa
   return setup;
 }
 
-Result<std::unique_ptr<KvCache>> Engine::NewCache(const KvSetup& setup, int context) {
+Result<std::unique_ptr<KvCache>> Engine::NewCache(const KvSetup& setup, int64_t tokens, int sequences) {
   KvCacheConfig config;
   config.shape = model_->config().kv;
   config.sink = options_.sink;
   config.recent = options_.recent;
-  config.max_tokens = context;
-  config.max_sequences = 1;
-  config.max_step_tokens = std::min(kMaxStepTokens, context);
+  config.max_tokens = tokens;
+  config.max_sequences = sequences;
+  config.max_step_tokens = static_cast<int>(std::min<int64_t>(kMaxStepTokens, tokens));
   return KvCache::Create(setup.method, setup.profile, config, model_->executor());
 }
 

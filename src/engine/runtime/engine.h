@@ -47,8 +47,8 @@ class Engine {
 
   // Method and profile by name; `profile` empty: the file beside the model. Errors as Open.
   Result<KvSetup> SetUpKv(const std::string& kv, const std::filesystem::path& profile) const;
-  // A cache for one sequence of `context` tokens, with the windows of the options.
-  Result<std::unique_ptr<KvCache>> NewCache(const KvSetup& setup, int context);
+  // A cache for `tokens` tokens of at most `sequences` sequences together, with the windows of the options.
+  Result<std::unique_ptr<KvCache>> NewCache(const KvSetup& setup, int64_t tokens, int sequences = 1);
 
  private:
   Engine() = default;

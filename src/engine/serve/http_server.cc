@@ -1,0 +1,367 @@
+#include "src/engine/serve/http_server.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/bind_executor.hpp>
+#include <boost/asio/dispatch.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/strand.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <cctype>
+#include <cerrno>
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "src/base/status_macros.h"
+
+namespace oscar::engine {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using tcp = asio::ip::tcp;
+using boost::system::error_code;
+
+std::chrono::milliseconds Seconds(double seconds) { return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)); }
+
+struct Shared {
+  HttpOptions options;
+  HttpHandler handler;
+  HttpErrorBody error_body;
+  std::atomic<int> connections = 0;
+};
+
+// One connection. Everything but the counters of a responder runs on its strand.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(tcp::socket socket, std::shared_ptr<Shared> shared) : stream_(std::move(socket)), shared_(std::move(shared)) {
+    ++shared_->connections;
+  }
+  ~Session() { --shared_->connections; }
+
+  void Run(bool too_many) {
+    asio::dispatch(stream_.get_executor(), [self = shared_from_this(), too_many] {
+      if (too_many) return self->Refuse(503, "too many connections");
+      self->ReadHeader(/*first=*/true);
+    });
+  }
+
+  void SendWhole(int status, HttpFields fields, std::string body) {
+    asio::post(stream_.get_executor(), [self = shared_from_this(), status, fields = std::move(fields), body = std::move(body)]() mutable {
+      if (self->gone_ || self->head_sent_) return;
+      self->head_sent_ = true;
+      std::string head = self->Head(status, fields) + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n";
+      if (self->request_method_ != "HEAD") head += body;
+      self->Queue(std::move(head));
+      self->Finish();
+    });
+  }
+  void BeginStream(int status, HttpFields fields) {
+    asio::post(stream_.get_executor(), [self = shared_from_this(), status, fields = std::move(fields)] {
+      if (self->gone_ || self->head_sent_) return;
+      self->head_sent_ = self->streaming_ = true;
+      self->chunked_ = self->version_ >= 11;
+      if (!self->chunked_) self->keep_alive_ = false;
+      self->Queue(self->Head(status, fields) + (self->chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
+    });
+  }
+  void WriteStream(std::string part) {
+    asio::post(stream_.get_executor(), [self = shared_from_this(), part = std::move(part)]() mutable {
+      if (self->gone_ || !self->streaming_ || part.empty()) return;
+      if (self->unsent_ > self->shared_->options.max_unsent_bytes) return self->Close();
+      if (self->chunked_) {
+        char size[20];
+        std::snprintf(size, sizeof(size), "%zx\r\n", part.size());
+        part = size + part + "\r\n";
+      }
+      self->Queue(std::move(part));
+    });
+  }
+  void EndStream() {
+    asio::post(stream_.get_executor(), [self = shared_from_this()] {
+      if (self->gone_ || !self->streaming_) return;
+      if (self->chunked_) self->Queue("0\r\n\r\n");
+      self->Finish();
+    });
+  }
+  void CallWhenClosed(std::function<void()> closed) {
+    asio::post(stream_.get_executor(), [self = shared_from_this(), closed = std::move(closed)]() mutable {
+      if (self->gone_) return closed();
+      if (self->owed_) self->closed_ = std::move(closed);
+    });
+  }
+
+ private:
+  using Parser = http::request_parser<http::string_body>;
+
+  void ReadHeader(bool first) {
+    parser_.emplace();
+    parser_->header_limit(shared_->options.max_header_bytes);
+    parser_->body_limit(shared_->options.max_body_bytes);
+    // A connection that is kept open may be quiet for long; once a request begins, its header must come soon.
+    stream_.expires_after(Seconds(first ? shared_->options.header_seconds : shared_->options.idle_seconds));
+    http::async_read_header(stream_, buffer_, *parser_, [self = shared_from_this()](error_code error, size_t) {
+      if (error) return self->FailRead(error, "the header");
+      self->version_ = static_cast<int>(self->parser_->get().version());
+      self->keep_alive_ = self->parser_->get().keep_alive();
+      self->request_method_ = self->parser_->get().method_string();
+      if (const auto problem = self->HeaderProblem()) return self->Refuse(problem->first, problem->second);
+      if (self->parser_->is_done()) return self->Dispatch();
+      if (beast::iequals(self->parser_->get()[http::field::expect], "100-continue")) self->Queue("HTTP/1.1 100 Continue\r\n\r\n");
+      self->ReadBody();
+    });
+  }
+
+  std::optional<std::pair<int, const char*>> HeaderProblem() const {
+    const auto& message = parser_->get();
+    if (message.target().size() > 8192) return std::pair(414, "the request target is longer than 8192 bytes");
+    if (std::distance(message.begin(), message.end()) > 100) return std::pair(431, "more than 100 header fields");
+    if (message.count(http::field::content_length) > 0 && message.count(http::field::transfer_encoding) > 0) {
+      return std::pair(400, "both Content-Length and Transfer-Encoding");
+    }
+    const auto length = parser_->content_length();
+    if (length && *length > shared_->options.max_body_bytes) return std::pair(413, "the body is too large");
+    return std::nullopt;
+  }
+
+  void ReadBody() {
+    stream_.expires_after(Seconds(shared_->options.body_seconds));
+    http::async_read_some(stream_, buffer_, *parser_, [self = shared_from_this()](error_code error, size_t) {
+      if (error) return self->FailRead(error, "the body");
+      self->parser_->is_done() ? self->Dispatch() : self->ReadBody();
+    });
+  }
+
+  void FailRead(error_code error, const std::string& what) {
+    if (error == http::error::header_limit) return Refuse(431, "the header is too large");
+    if (error == http::error::body_limit) return Refuse(413, "the body is too large");
+    if (error == beast::error::timeout) {
+      // Nothing of a request has come: an idle connection, closed without a word.
+      return parser_->got_some() ? Refuse(408, what + " did not come in time") : Close();
+    }
+    if (error.category() == http::make_error_code(http::error::bad_method).category() && error != http::error::end_of_stream &&
+        error != http::error::partial_message) {
+      return Refuse(400, "not an HTTP/1.1 request: " + error.message());
+    }
+    Close();
+  }
+
+  void Refuse(int status, const std::string& reason);
+  void Dispatch();
+
+  std::string Head(int status, const HttpFields& fields) const {
+    std::string head = "HTTP/1.1 " + std::to_string(status) + " " + std::string(http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)))) + "\r\n";
+    for (const auto& [name, value] : fields) head += name + ": " + value + "\r\n";
+    return head + (keep_alive_ ? "Connection: keep-alive\r\n" : "Connection: close\r\n");
+  }
+
+  // While an answer is owed, the end of the connection is the only thing to be read; more bytes wait for the next request.
+  void WatchForClose() {
+    stream_.socket().async_wait(tcp::socket::wait_read, [self = shared_from_this(), serial = serial_](error_code error) {
+      if (self->gone_ || !self->owed_ || serial != self->serial_) return;
+      // Not asio's receive: after a wait that was over for nothing it would block this thread.
+      char byte = 0;
+      const ssize_t count = error ? 0 : recv(self->stream_.socket().native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+      if (count > 0) return;
+      if (count < 0 && (errno == EAGAIN || errno == EINTR)) return self->WatchForClose();
+      self->Close();
+    });
+  }
+
+  void Queue(std::string bytes) {
+    unsent_ += bytes.size();
+    out_.push_back(std::move(bytes));
+    if (out_.size() == 1) WriteNext();
+  }
+  void WriteNext() {
+    stream_.expires_after(std::chrono::seconds(60));
+    asio::async_write(stream_, asio::buffer(out_.front()), [self = shared_from_this()](error_code error, size_t) {
+      if (error) return self->Close();
+      self->unsent_ -= self->out_.front().size();
+      self->out_.pop_front();
+      if (!self->out_.empty()) return self->WriteNext();
+      self->stream_.expires_never();
+      if (self->finished_) self->NextRequest();
+    });
+  }
+
+  // The whole answer is queued.
+  void Finish() {
+    owed_ = false;
+    closed_ = nullptr;
+    finished_ = true;
+    ++serial_;
+    if (out_.empty()) NextRequest();
+  }
+  void NextRequest() {
+    if (gone_) return;
+    finished_ = head_sent_ = streaming_ = false;
+    error_code ignored;
+    stream_.socket().cancel(ignored);  // the watch
+    if (!keep_alive_) return Close();
+    ReadHeader(/*first=*/false);
+  }
+
+  void Close() {
+    if (gone_) return;
+    gone_ = true;
+    error_code ignored;
+    stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
+    stream_.close();
+    if (closed_) std::exchange(closed_, nullptr)();
+  }
+
+  beast::tcp_stream stream_;
+  const std::shared_ptr<Shared> shared_;
+  beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;
+  std::string request_method_;
+  int version_ = 11;
+  bool keep_alive_ = false;
+  bool owed_ = false, head_sent_ = false, streaming_ = false, chunked_ = false, finished_ = false, gone_ = false;
+  uint64_t serial_ = 0;       // of the request
+  std::function<void()> closed_;
+  std::deque<std::string> out_;
+  uint64_t unsent_ = 0;
+};
+
+class Responder final : public HttpResponder {
+ public:
+  Responder(std::shared_ptr<Session> session, const std::shared_ptr<Shared>& shared) : session_(std::move(session)), shared_(shared) {}
+  ~Responder() override {
+    if (!answered_) {
+      session_->SendWhole(500, {{"Content-Type", "application/json"}}, shared_->error_body(500, "the request was not answered"));
+    } else if (streaming_) {
+      session_->EndStream();
+    }
+  }
+  void Send(int status, HttpFields fields, std::string body) override {
+    if (!answered_.exchange(true)) session_->SendWhole(status, std::move(fields), std::move(body));
+  }
+  void Begin(int status, HttpFields fields) override {
+    if (answered_.exchange(true)) return;
+    streaming_ = true;
+    session_->BeginStream(status, std::move(fields));
+  }
+  void Write(std::string part) override { session_->WriteStream(std::move(part)); }
+  void End() override {
+    if (streaming_.exchange(false)) session_->EndStream();
+  }
+  void OnClosed(std::function<void()> closed) override { session_->CallWhenClosed(std::move(closed)); }
+
+ private:
+  const std::shared_ptr<Session> session_;
+  const std::shared_ptr<Shared> shared_;
+  std::atomic<bool> answered_ = false, streaming_ = false;
+};
+
+void Session::Refuse(int status, const std::string& reason) {
+  keep_alive_ = false;
+  owed_ = head_sent_ = true;
+  const std::string body = shared_->error_body(status, reason);
+  Queue(Head(status, {{"Content-Type", "application/json"}}) + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  Finish();
+}
+
+void Session::Dispatch() {
+  const auto& message = parser_->get();
+  HttpRequest request;
+  request.method = std::string(message.method_string());
+  request.target = std::string(message.target());
+  for (const auto& field : message) {
+    std::string name(field.name_string());
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    request.fields[name] = std::string(field.value());
+  }
+  request.body = std::move(parser_->get().body());
+  owed_ = true;
+  stream_.expires_never();
+  WatchForClose();
+  shared_->handler(std::move(request), std::make_shared<Responder>(shared_from_this(), shared_));
+}
+
+class Server final : public HttpServer {
+ public:
+  Server(const HttpOptions& options, HttpHandler handler, HttpErrorBody error_body)
+      : shared_(std::make_shared<Shared>()), acceptor_(io_) {
+    shared_->options = options;
+    shared_->handler = std::move(handler);
+    shared_->error_body = std::move(error_body);
+  }
+  ~Server() override { Stop(); }
+  void Stop() override {
+    io_.stop();
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+  }
+
+  Status Listen() {
+    const HttpOptions& options = shared_->options;
+    error_code error;
+    const auto address = asio::ip::make_address(options.address, error);
+    const auto failed = [&] {
+      return Status(StatusCode::kIoError, "cannot listen on " + options.address + " port " + std::to_string(options.port) + ": " + error.message());
+    };
+    if (error) return failed();
+    const tcp::endpoint endpoint(address, options.port);
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(asio::socket_base::reuse_address(true), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (error) return failed();
+    port_ = acceptor_.local_endpoint().port();
+    Accept();
+    for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { io_.run(); });
+    return {};
+  }
+  uint16_t port() const override { return port_; }
+  void StopAccepting() override {
+    asio::post(io_, [this] {
+      error_code ignored;
+      acceptor_.close(ignored);
+    });
+  }
+
+ private:
+  void Accept() {
+    acceptor_.async_accept(asio::make_strand(io_), [this](error_code error, tcp::socket socket) {
+      if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
+      if (!error) {
+        error_code ignored;
+        socket.set_option(tcp::no_delay(true), ignored);
+        const bool too_many = shared_->connections >= shared_->options.max_connections;
+        std::make_shared<Session>(std::move(socket), shared_)->Run(too_many);
+      }
+      Accept();
+    });
+  }
+
+  asio::io_context io_;
+  const std::shared_ptr<Shared> shared_;
+  tcp::acceptor acceptor_;
+  uint16_t port_ = 0;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+const std::string* HttpRequest::Find(const std::string& lower_case_name) const {
+  const auto found = fields.find(lower_case_name);
+  return found == fields.end() ? nullptr : &found->second;
+}
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpOptions& options, HttpHandler handler, HttpErrorBody error_body) {
+  auto server = std::make_unique<Server>(options, std::move(handler), std::move(error_body));
+  OSCAR_TRY(server->Listen());
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace oscar::engine

@@ -1,0 +1,39 @@
+// Server: the routes of the OpenAI API over a scheduler (serving.md 3).
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "oscar/result.h"
+#include "src/base/digest.h"
+#include "src/engine/runtime/engine.h"
+#include "src/engine/serve/http_server.h"
+#include "src/engine/serve/scheduler.h"
+
+namespace oscar::engine {
+
+struct ServerOptions {
+  HttpOptions http;
+  SchedulerOptions scheduler;
+  std::string model_id;                 // name under which the model is served; empty: its file's stem
+  std::filesystem::path api_key_file;   // one key per line; empty: no keys
+  bool insecure_open = false;           // allow an address that others reach without keys
+};
+
+class Server {
+ public:
+  // kInvalidArgument naming the option; kFailedPrecondition for an address that others reach without keys; kNotFound or kIoError
+  // for the key file; the errors of the scheduler and of binding.
+  static Result<std::unique_ptr<Server>> Start(Engine& engine, const KvSetup& setup, const ServerOptions& options);
+  virtual ~Server() = default;
+  virtual uint16_t port() const = 0;
+  virtual const std::string& model_id() const = 0;
+  virtual SchedulerSnapshot snapshot() const = 0;
+  // Refuses new requests, lets what runs finish, and returns when all is done or the time is over.
+  virtual void Drain(std::chrono::seconds most) = 0;
+};
+
+}  // namespace oscar::engine

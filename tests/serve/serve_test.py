@@ -1,0 +1,291 @@
+"""`oscar serve` as its users have it: the official OpenAI client, plain sockets with bad requests, many clients at once."""
+
+import concurrent.futures
+import http.client
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+OSCAR = os.environ["OSCAR_BINARY"]
+MODEL = pathlib.Path(os.environ.get("OSCAR_TEST_MODELS", "/nonexistent")) / "SmolLM2-135M-Instruct.Q4_1.gguf"
+SKIPPED = 77
+
+
+class Server:
+    """A running `oscar serve` on a free port."""
+
+    def __init__(self, *args):
+        self.process = subprocess.Popen([OSCAR, "serve", "-m", str(MODEL), "--port", "0", *map(str, args)], stderr=subprocess.PIPE, text=True)
+        self.lines = []
+        for line in self.process.stderr:
+            self.lines.append(line)
+            match = re.search(r"http://127\.0\.0\.1:(\d+)/v1", line)
+            if match:
+                self.port = int(match.group(1))
+                return
+        raise AssertionError("no address: " + "".join(self.lines))
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=120)
+        self.process.stderr.close()
+        return code
+
+    def request(self, method, path, body=None, fields=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=100)
+        text = body if isinstance(body, (str, bytes, type(None))) else json.dumps(body)
+        connection.request(method, path, text, {"Content-Type": "application/json", **(fields or {})} if text is not None else fields or {})
+        response = connection.getresponse()
+        data = response.read()
+        connection.close()
+        return response, data
+
+    def error(self, path, body, **fields):
+        response, data = self.request("POST", path, body, fields)
+        return response.status, json.loads(data)["error"]
+
+    def raw(self, data, timeout=30):
+        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
+            connection.sendall(data)
+            received = b""
+            while part := connection.recv(65536):
+                received += part
+            return received
+
+
+def chat(*texts, **more):
+    roles = ("user", "assistant")
+    return {"messages": [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)], "temperature": 0, **more}
+
+
+class Serving(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server("--kv", "int2:hadamard", "-c", "1024", "--max-running", "4", "--model-id", "smol", "--max-queued-requests", "2",
+                            "--max-body-bytes", "100000")
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, cls.server.lines
+
+    def healthy(self):
+        response, data = self.server.request("GET", "/health")
+        self.assertEqual((response.status, json.loads(data)["status"]), (200, "ok"))
+
+    def test_the_official_client_chats_streams_and_lists_models(self):
+        from openai import OpenAI
+
+        client = OpenAI(base_url=f"http://127.0.0.1:{self.server.port}/v1", api_key="none", max_retries=0, timeout=300)
+        self.assertEqual([model.id for model in client.models.list()], ["smol"])
+        question = dict(model="smol", messages=[{"role": "user", "content": "What is the capital of France?"}], temperature=0, max_tokens=24)
+        whole = client.chat.completions.create(**question)
+        self.assertTrue(whole.choices[0].message.content)
+        self.assertIn(whole.choices[0].finish_reason, ("stop", "length"))
+        self.assertEqual(whole.usage.total_tokens, whole.usage.prompt_tokens + whole.usage.completion_tokens)
+        chunks = list(client.chat.completions.create(**question, stream=True, stream_options={"include_usage": True}))
+        text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+        self.assertEqual(text, whole.choices[0].message.content)
+        self.assertEqual(chunks[0].choices[0].delta.role, "assistant")
+        self.assertEqual(chunks[-2].choices[0].finish_reason, whole.choices[0].finish_reason)
+        self.assertEqual((chunks[-1].choices, chunks[-1].usage.completion_tokens), ([], whole.usage.completion_tokens))
+        completion = client.completions.create(model="smol", prompt="1, 2, 3, 4,", temperature=0, max_tokens=6)
+        self.assertIn("5", completion.choices[0].text)
+
+    def test_the_next_turn_computes_only_what_is_new(self):
+        first = "Tell me about the sea. " * 12
+        response, data = self.server.request("POST", "/v1/chat/completions", chat(first, max_tokens=8))
+        answer = json.loads(data)
+        self.assertEqual(response.status, 200, data)
+        turn = chat(first, answer["choices"][0]["message"]["content"], "And the sky?", max_tokens=4)
+        second = json.loads(self.server.request("POST", "/v1/chat/completions", turn)[1])
+        self.assertGreaterEqual(second["usage"]["prompt_tokens_details"]["cached_tokens"], answer["usage"]["prompt_tokens"] - 1)
+
+    def test_answers_in_a_batch_are_those_of_one_alone(self):
+        questions = [f"Name {n} animals." for n in ("two", "three", "four", "five")]
+        ask = lambda question: json.loads(self.server.request("POST", "/v1/chat/completions", chat(question, max_tokens=16))[1])
+        alone = [ask(question)["choices"][0]["message"]["content"] for question in questions]
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            together = [answer["choices"][0]["message"]["content"] for answer in pool.map(ask, questions)]
+        # Sums in another order may move a close call: the beginnings agree.
+        self.assertEqual([text[:8] for text in together], [text[:8] for text in alone])
+
+    def test_choices_of_one_call_have_seeds_of_their_own(self):
+        body = chat("Tell me a story.", n=3, max_tokens=12, seed=5)
+        body["temperature"] = 1.2
+        one, two = (json.loads(self.server.request("POST", "/v1/chat/completions", body)[1]) for _ in range(2))
+        texts = [choice["message"]["content"] for choice in one["choices"]]
+        self.assertEqual([choice["index"] for choice in one["choices"]], [0, 1, 2])
+        self.assertGreater(len(set(texts)), 1)
+        self.assertEqual(texts[0][:4], two["choices"][0]["message"]["content"][:4])
+
+    def test_stop_strings_end_the_text_before_them(self):
+        data = json.loads(self.server.request("POST", "/v1/completions", {"prompt": "1, 2, 3, 4, 5,", "temperature": 0, "max_tokens": 30, "stop": ["9"]})[1])
+        self.assertEqual(data["choices"][0]["finish_reason"], "stop")
+        self.assertNotIn("9", data["choices"][0]["text"])
+        self.assertIn("8", data["choices"][0]["text"])
+
+    def test_bad_requests_name_the_parameter(self):
+        good = chat("hi", max_tokens=2)
+        cases = (("{", "invalid_json", None), ("[]", "invalid_type", None), ({"messages": []}, "invalid_value", "messages"),
+                 ({}, "missing_required_parameter", "messages"), ({**good, "temperature": "1"}, "invalid_type", "temperature"),
+                 ({**good, "temperature": 3}, "invalid_value", "temperature"), ({**good, "n": 99}, "invalid_value", "n"),
+                 ({**good, "max_tokens": 1.5}, "invalid_type", "max_tokens"), ({**good, "max_tokens": True}, "invalid_type", "max_tokens"),
+                 ({**good, "stop": [""]}, "invalid_value", "stop"), ({**good, "seed": 2**70}, "invalid_value", "seed"),
+                 ({"messages": [{"role": "king", "content": "x"}]}, "invalid_value", "messages[0].role"),
+                 ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
+                 ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "unsupported_content", "messages[0].content[0]"),
+                 ({**good, "tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
+                 ({**good, "response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+                 ({**good, "stream_options": {}}, "stream_options_requires_stream", "stream_options"),
+                 (chat("word " * 2000), "context_length_exceeded", "messages"), ({**good, "max_tokens": 5000}, "context_length_exceeded", "messages"),
+                 ('{"messages": [], "messages": []}', "invalid_json", None), (b"\xff\xfe", "invalid_json", None))
+        for body, code, param in cases:
+            status, error = self.server.error("/v1/chat/completions", body)
+            self.assertEqual((status, error["code"], error["param"], error["type"]), (400, code, param, "invalid_request_error"), (body, error))
+        status, error = self.server.error("/v1/chat/completions", {**good, "model": "other"})
+        self.assertEqual((status, error["code"]), (404, "model_not_found"))
+        for prompt in ([], [[1, 2], [3]], ["a", "b"], [-1], [10**6], 7):
+            status, error = self.server.error("/v1/completions", {"prompt": prompt})
+            self.assertEqual((status, error["param"]), (400, "prompt"), prompt)
+        self.healthy()
+
+    def test_unknown_fields_are_named_in_the_answer(self):
+        response, _ = self.server.request("POST", "/v1/chat/completions", chat("hi", max_tokens=1, user="me", fly=True, beams=3))
+        self.assertEqual(response.status, 200)
+        self.assertEqual(set(response.headers["x-oscar-ignored-fields"].split(", ")), {"fly", "beams"})
+
+    def test_routes_methods_and_media_types(self):
+        for method, path, status in (("GET", "/nowhere", 404), ("GET", "/v1/chat/completions", 405), ("POST", "/v1/models", 405), ("GET", "/v1/models/other", 404),
+                                     ("GET", "/v1/models/smol", 200), ("HEAD", "/health", 200), ("GET", "/version", 200), ("GET", "/live", 200)):
+            response, data = self.server.request(method, path)
+            self.assertEqual(response.status, status, path)
+            if status == 405:
+                self.assertIn(response.headers["Allow"], ("GET", "POST"))
+            if status >= 400:
+                self.assertIn("message", json.loads(data)["error"])
+        response, _ = self.server.request("POST", "/v1/chat/completions", "{}", {"Content-Type": "text/plain"})
+        self.assertEqual(response.status, 415)
+        response, _ = self.server.request("GET", "/health", fields={"X-Request-Id": "my-id.1"})
+        self.assertEqual(response.headers["x-request-id"], "my-id.1")
+        response, _ = self.server.request("GET", "/v1/models", fields={"Host": "evil.example"})
+        self.assertEqual(response.status, 403)
+
+    def test_bytes_that_are_no_http_end_the_connection_and_nothing_else(self):
+        post = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        for data, status in ((b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n", b" 400 "), (b"GET / HTTP/9.9\r\n\r\n", b" 400 "),
+                             (b"GET /" + b"a" * 9000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", b" 414 "),
+                             (b"GET / HTTP/1.1\r\n" + b"X-A: " + b"b" * 40000 + b"\r\n\r\n", b" 431 "),
+                             (b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"".join(b"X-%d: y\r\n" % i for i in range(150)) + b"\r\n", b" 431 "),
+                             (post + b"Content-Length: 99999999\r\n\r\n", b" 413 "), (post + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nhello", b" 400 "),
+                             (post + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", b" 400 ")):
+            self.assertIn(status, self.server.raw(data)[:20], data[:40])
+        self.healthy()
+
+    def test_clients_that_leave_free_their_place(self):
+        for _ in range(8):
+            body = json.dumps(chat("Write a very long story.", max_tokens=900, stream=True)).encode()
+            connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=60)
+            connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            connection.recv(1000)  # it runs
+            connection.close()
+        response, _ = self.server.request("POST", "/v1/chat/completions", chat("hi", max_tokens=2))
+        self.assertEqual(response.status, 200)
+
+    def test_a_storm_of_good_bad_and_leaving_clients_leaves_nobody_without_an_answer(self):
+        def visit(seed):
+            rng = random.Random(seed)
+            connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=100)
+            for _ in range(40):
+                body = json.dumps(chat("Name " + "birds " * rng.randint(1, 60), max_tokens=rng.randint(1, 6), n=rng.choice((1, 1, 2)), stream=rng.random() < 0.5)).encode()
+                kind = rng.random()
+                if kind < 0.3:
+                    with socket.create_connection(("127.0.0.1", self.server.port), timeout=100) as other:
+                        head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+                        other.sendall(rng.randbytes(50) + b"\r\n\r\n" if kind < 0.1 else head + body)
+                        if rng.random() < 0.7:
+                            other.recv(100)
+                    continue
+                connection.request("POST", "/v1/chat/completions", body, {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                self.assertIn(response.status, (200, 429))
+                response.read()
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            list(pool.map(visit, range(8)))
+        self.healthy()
+
+    def test_a_full_queue_is_429_with_retry_after_and_nobody_else_suffers(self):
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            answers = list(pool.map(lambda i: self.server.request("POST", "/v1/chat/completions", chat(f"Count to {i}.", max_tokens=60, ignore_eos=True)), range(16)))
+        statuses = [response.status for response, _ in answers]
+        self.assertEqual(set(statuses), {200, 429})
+        for response, data in answers:
+            if response.status == 429:
+                self.assertTrue(response.headers["retry-after"])
+                self.assertEqual(json.loads(data)["error"]["code"], "queue_full")
+        self.healthy()
+
+
+class Starting(unittest.TestCase):
+    def refused(self, *args):
+        result = subprocess.run([OSCAR, "serve", "-m", str(MODEL), "--kv", "bf16", *map(str, args)], capture_output=True, text=True, timeout=60)
+        self.assertEqual(len([line for line in result.stderr.splitlines() if "error:" in line]), 1, result.stderr)
+        return result.returncode, result.stderr
+
+    def test_what_cannot_be_served_is_refused_by_name(self):
+        for args, code, part in ((["--host", "0.0.0.0"], 1, "--api-key-file"), (["--host", "nowhere"], 1, "nowhere"), (["--max-running", "0"], 2, "--max-running 0"),
+                                 (["--kv-tokens", "64"], 2, "--kv-tokens 64"), (["--step-tokens", "5000"], 2, "--step-tokens 5000"),
+                                 (["--api-key-file", "/nonexistent"], 1, "/nonexistent"), (["--shutdown-timeout", "-1"], 2, "--shutdown-timeout -1")):
+            got, text = self.refused(*args)
+            self.assertEqual(got, code, text)
+            self.assertIn(part, text)
+
+    def test_a_port_that_is_taken_is_named(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            self.assertIn(str(port), self.refused("--port", port)[1])
+
+    def test_keys_are_asked_for(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+            keys.write("# keys\nsecret-1\nsecret-2\n")
+            keys.flush()
+            server = Server("--kv", "bf16", "-c", "512", "--api-key-file", keys.name)
+            try:
+                for fields, status in (({}, 401), ({"Authorization": "Bearer wrong"}, 401), ({"Authorization": "Bearer secret-2"}, 200), ({"X-Api-Key": "secret-1"}, 200)):
+                    response, data = server.request("GET", "/v1/models", fields=fields)
+                    self.assertEqual(response.status, status, fields)
+                    self.assertNotIn(b"secret", data)
+                self.assertEqual(server.request("GET", "/health")[0].status, 200)
+            finally:
+                self.assertEqual(server.stop(), 0)
+
+    def test_sigterm_lets_a_running_answer_finish(self):
+        server = Server("--kv", "bf16", "-c", "512")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(server.request, "POST", "/v1/chat/completions", chat("Tell me a story.", max_tokens=40, ignore_eos=True))
+            time.sleep(1.0)  # not a measurement: either order must give a whole answer or a clean refusal
+            self.assertEqual(server.stop(), 0)
+            try:
+                response, data = answer.result()
+            except ConnectionError:
+                self.skipTest("the request came after the listener had closed")
+        self.assertIn(response.status, (200, 503))
+        if response.status == 200:
+            self.assertEqual(json.loads(data)["usage"]["completion_tokens"], 40)
+
+
+if __name__ == "__main__":
+    if not MODEL.exists():
+        print("skipped: the default model is absent (OSCAR_TEST_MODELS)")
+        sys.exit(SKIPPED)
+    unittest.main()
