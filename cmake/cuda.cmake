@@ -2,6 +2,7 @@
 # without the rest.
 # CMake 3.25 knows no C++20 for CUDA with nvcc 13: neither CUDA_STANDARD nor the feature may be set; the option is passed.
 option(OSCAR_CUDA "Build the CUDA backend (needs nvcc)" OFF)
+option(OSCAR_CUDA_FORCE_PORTABLE "Build the CUDA kernels without what only sm_90 has, as for sm_80" OFF)
 if(OSCAR_CUDA)
   if(NOT CMAKE_CUDA_ARCHITECTURES)
     set(CMAKE_CUDA_ARCHITECTURES "90a-real")
@@ -26,6 +27,9 @@ function(oscar_cuda_folder folder)
   target_include_directories(oscar_cuda PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
   target_compile_options(oscar_cuda PUBLIC
     $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 --expt-relaxed-constexpr -lineinfo>)
+  if(OSCAR_CUDA_FORCE_PORTABLE)
+    target_compile_definitions(oscar_cuda PUBLIC OSCAR_CUDA_FORCE_PORTABLE)
+  endif()
   # A kernel that spills registers fails the build.
   target_compile_options(oscar_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-Xptxas=--warn-on-spills,-Werror>)
   target_link_libraries(oscar_cuda PUBLIC ${ARG_DEPS} CUDA::cudart_static)

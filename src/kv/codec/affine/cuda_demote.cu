@@ -6,39 +6,42 @@ namespace oscar::affine {
 namespace {
 
 template <int D>
-void Launch(const dim3& grid, const DemotePagesParams& params, cudaStream_t stream) {
-  if (params.sides[0].matrix != nullptr) {
-    DemotePagesKernel<D, true><<<grid, kDemoteThreads<D, true>, 0, stream>>>(params);
-  } else {
-    DemotePagesKernel<D, false><<<grid, kDemoteThreads<D, false>, 0, stream>>>(params);
-  }
+cudaError_t Launch(const dim3& grid, const DemotePagesParams& params, bool overlap_start,
+                   cudaStream_t stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  const bool transforms = params.sides[0].matrix != nullptr;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(transforms ? kDemoteThreads<D, true> : kDemoteThreads<D, false>);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = overlap_start ? 1 : 0;
+  return transforms ? cudaLaunchKernelEx(&config, DemotePagesKernel<D, true>, params)
+                    : cudaLaunchKernelEx(&config, DemotePagesKernel<D, false>, params);
 }
 
 }  // namespace
 
 cudaError_t LaunchDemote(int head_dim, const DemotePagesParams& params, int num_jobs,
-                         int num_layers, cudaStream_t stream) {
+                         int num_layers, bool overlap_start, cudaStream_t stream) {
   if (num_jobs == 0 || num_layers == 0) return cudaSuccess;
   if ((params.sides[0].matrix == nullptr) != (params.sides[1].matrix == nullptr))
     return cudaErrorInvalidValue;
   const dim3 grid(2 * num_jobs, params.kv_heads, num_layers);
   switch (head_dim) {
     case 64:
-      Launch<64>(grid, params, stream);
-      break;
+      return Launch<64>(grid, params, overlap_start, stream);
     case 128:
-      Launch<128>(grid, params, stream);
-      break;
+      return Launch<128>(grid, params, overlap_start, stream);
     case 192:
-      Launch<192>(grid, params, stream);
-      break;
+      return Launch<192>(grid, params, overlap_start, stream);
     case 256:
-      Launch<256>(grid, params, stream);
-      break;
+      return Launch<256>(grid, params, overlap_start, stream);
     default:
       return cudaErrorInvalidValue;
   }
-  return cudaGetLastError();
 }
 
 }  // namespace oscar::affine

@@ -12,6 +12,7 @@
 #include "src/kv/kernels/cuda/demote_params.h"
 #include "src/kv/kernels/cuda/ptx/async_copy.cuh"
 #include "src/kv/kernels/cuda/ptx/barrier.cuh"
+#include "src/kv/kernels/cuda/ptx/launch.cuh"
 
 namespace oscar::affine {
 
@@ -45,7 +46,7 @@ struct DemoteShared {
 template <int D, int kThreads>
 __device__ __forceinline__ void ReadRows(const uint8_t* source, DemoteShared<D>& shared) {
   constexpr int kBytes = device::kTokens * 2 * D;
-#if __CUDA_ARCH__ >= 900
+#if OSCAR_CUDA_BULK_COPY
   const uint32_t barrier = device::ptx::SharedAddress(&shared.barrier);
   if (threadIdx.x == 0) {
     device::ptx::BarrierInit(barrier, 1);
@@ -179,6 +180,8 @@ __global__ void __launch_bounds__(kDemoteThreads<D, kTransforms>)
   const DemotePlace place = {static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y),
                              static_cast<int>(blockIdx.x >> 1), static_cast<int>(blockIdx.x & 1)};
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  device::ptx::LaunchDependents();
+  device::ptx::WaitForPredecessors();
   const DemoteJob pages = params.jobs[place.job];
   const uint8_t* rows = params.row_pool + place.layer * params.row_layer_stride +
                         (static_cast<int64_t>(pages.row_page) * params.kv_heads + place.head) *

@@ -8,6 +8,8 @@
 #include <thread>
 
 #include "src/kv/codec/affine/cuda_demote.h"
+#include "src/kv/codec/affine/cuda_prefill.h"
+#include "src/kv/kernels/cuda/cache_kernels.h"
 #include "src/kv/kernels/cuda/decode_fixture.h"
 
 namespace oscar::kernels::cuda {
@@ -137,7 +139,8 @@ void MeasureCeiling(int num_sms) {
 
 struct Options {
   std::vector<int> lengths = {8192, 32768, 102400}, batches = {1, 4, 16, 32}, groups = {4, 8};
-  bool variants = true, rows = true, overlap = true, demotion = true, sustained = false;
+  bool variants = true, rows = true, overlap = true, demotion = true, prefill = false,
+       sustained = false;
   int64_t whole_splits_below_bytes = -1;
   int head_dim = 128;
   bool page_beta = false;
@@ -227,22 +230,72 @@ void MeasureDemote(int pages, int layers, bool transforms, const std::string& na
     sides[side].layer_stride = int64_t{kHeads} * kD * kD;
     sides[side].head_stride = int64_t{kD} * kD;
   }
+  for (const bool overlap : {false, true}) {
+    const Timing t = TimeGraph(
+        sets,
+        [&](cudaStream_t stream, int set) {
+          const DemotePagesParams params{rows.data(),
+                                         codes.data(),
+                                         sets * pages * row_bytes,
+                                         sets * pages * code_bytes,
+                                         job_buffer.data() + set * pages,
+                                         status.data(),
+                                         kHeads,
+                                         {sides[0], sides[1]}};
+          OSCAR_FIXTURE_CHECK(affine::LaunchDemote(kD, params, pages, layers, overlap, stream));
+        },
+        25);
+    Report(std::string(transforms ? "demote+transform" : "demote") + (overlap ? "+pdl" : "") +
+               "/cuda/int2:oscar/d128/" + name,
+           t, bytes);
+  }
+}
+
+// A chunk of one sequence behind `prefix` tokens, one layer, d = 128, common space; all tokens are
+// on pages of both kinds.
+void MeasurePrefill(int prefix, int tokens, int group, int splits) {
+  namespace layout = affine::device;
+  constexpr int kD = 128, kHeads = 8, kSink = 64, kRecent = 256;
+  const int pages = (prefix + tokens + 63) / 64;
+  std::vector<int32_t> table(pages), counts = {pages}, row_counts = {pages * 64};
+  std::iota(table.begin(), table.end(), 0);
+  DeviceBuffer<int32_t> ids(table), num_pages(counts), num_rows(row_counts);
+  DeviceBuffer<uint8_t> codes(static_cast<size_t>(pages) * kHeads * layout::BlockBytes(kD)),
+      rows(static_cast<size_t>(pages) * kHeads * layout::Bf16BlockBytes(kD));
+  fixture::FillCodePages<<<dim3(pages, kHeads, 1), 128>>>(
+      {codes.data(), ids.data(), pages, num_pages.data(), kHeads, kD}, fixture::Data::kNormal, 1);
+  fixture::FillRowPages<<<dim3(pages, kHeads, 1), 256>>>(
+      {rows.data(), ids.data(), pages, num_rows.data(), kHeads, kD}, fixture::Data::kNormal, 2);
+  const size_t outputs = static_cast<size_t>(tokens) * kHeads * group;
+  std::vector<uint16_t> host_queries(outputs * kD);
+  std::mt19937_64 rng(4);
+  std::normal_distribution<float> normal;
+  for (uint16_t& q : host_queries) q = base::Bf16FromF32(normal(rng));
+  DeviceBuffer<uint16_t> queries(host_queries), out(outputs * kD);
+  DeviceBuffer<float> parts(splits * outputs * kD), lses(splits * outputs);
+  const PrefillParams params{queries.data(), nullptr,
+                             nullptr,        codes.data(),
+                             rows.data(),    ids.data(),
+                             ids.data(),     prefix,
+                             tokens,         kSink,
+                             kRecent,        kHeads,
+                             group,          1.4427f / std::sqrt(128.0f),
+                             splits,         parts.data(),
+                             lses.data()};
   const Timing t = TimeGraph(
-      sets,
-      [&](cudaStream_t stream, int set) {
-        const DemotePagesParams params{rows.data(),
-                                       codes.data(),
-                                       sets * pages * row_bytes,
-                                       sets * pages * code_bytes,
-                                       job_buffer.data() + set * pages,
-                                       status.data(),
-                                       kHeads,
-                                       {sides[0], sides[1]}};
-        OSCAR_FIXTURE_CHECK(affine::LaunchDemote(kD, params, pages, layers, stream));
+      1,
+      [&](cudaStream_t stream, int) {
+        OSCAR_FIXTURE_CHECK(affine::LaunchPrefill(kD, params, stream));
+        OSCAR_FIXTURE_CHECK(
+            LaunchMerge({parts.data(), lses.data(), splits, static_cast<int32_t>(outputs), kD,
+                         out.data(), nullptr, nullptr},
+                        stream));
       },
-      25);
-  Report(std::string(transforms ? "demote+transform" : "demote") + "/cuda/int2:oscar/d128/" + name,
-         t, bytes);
+      7);
+  const double products = 4.0 * tokens * (prefix + tokens / 2.0) * kHeads * group * kD;
+  std::printf("prefill/cuda/int2/d128/g%d/prefix%d/chunk%d/splits%d  %.1f us  %.1f TFLOP/s\n",
+              group, prefix, tokens, splits, t.median_us, products / t.median_us * 1e-6);
+  std::fflush(stdout);
 }
 
 std::vector<int> ParseList(const char* text) {
@@ -277,6 +330,8 @@ int Main(int argc, char** argv) {
       options.page_beta = true;
     else if (arg == "--sustained")
       options.sustained = true;
+    else if (arg == "--prefill")
+      options.prefill = true;
     else if (arg == "--no-demotion")
       options.demotion = false;
     else if (arg == "--no-bf16")
@@ -305,6 +360,15 @@ int Main(int argc, char** argv) {
     }
   }
   MeasureCeiling(num_sms);
+  if (options.prefill) {
+    OSCAR_FIXTURE_CHECK(affine::PreparePrefill());
+    for (const int group : options.groups) {
+      MeasurePrefill(0, 8192, group, 1);
+      MeasurePrefill(32768, 2048, group, 1);
+      MeasurePrefill(102400, 8192, group, 1);
+      MeasurePrefill(102400, 512, group, 4);
+    }
+  }
   for (const bool transforms : {false, true}) {
     if (!options.demotion) break;
     MeasureDemote(128, 1, transforms, "8192-tokens-1-layer");

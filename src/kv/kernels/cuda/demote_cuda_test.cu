@@ -161,7 +161,7 @@ void ExpectDemoted(const Case& c, const int (&clip)[2], const std::vector<uint8_
     target.mean_layer_stride = int64_t{1} * c.heads * d;
     target.mean_head_stride = d;
   }
-  ASSERT_EQ(affine::LaunchDemote(d, params, c.jobs, c.layers, nullptr), cudaSuccess);
+  ASSERT_EQ(affine::LaunchDemote(d, params, c.jobs, c.layers, c.clips, nullptr), cudaSuccess);
   const std::vector<uint8_t> actual = code_pool.Download();
   EXPECT_EQ(status.Download()[0].code, 0);
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -259,7 +259,7 @@ TEST_P(Demote, ARowThatIsNotFiniteOrOverflowsIsNamed) {
       const float* m = transforms ? matrix.data() : nullptr;
       const DemotePagesParams params{row_pool.data(), code_pool.data(), 0,     0,
                                      jobs.data(),     status.data(),    heads, {{-1, m}, {-1, m}}};
-      ASSERT_EQ(affine::LaunchDemote(d, params, 1, 1, nullptr), cudaSuccess);
+      ASSERT_EQ(affine::LaunchDemote(d, params, 1, 1, false, nullptr), cudaSuccess);
       const DeviceStatus seen = status.Download()[0];
       EXPECT_EQ(seen.code, 1);
       EXPECT_EQ(seen.head, 1);

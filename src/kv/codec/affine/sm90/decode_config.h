@@ -27,7 +27,11 @@ struct DecodeConfig {
   static constexpr int kGroupHeads = kHeads;
   static constexpr int kHeadTile = kHeads < 8 ? kHeads : 8;  // of one visit
   static constexpr int kTiles = kHeads / kHeadTile;
+#ifdef OSCAR_CUDA_FORCE_PORTABLE
+  static constexpr int kWarps = D <= 128 ? 8 : 4;  // for the shared memory of sm_80
+#else
   static constexpr int kWarps = D <= 128 ? 16 : 8;  // d >= 192: 48..64 accumulators per lane
+#endif
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kTileWarps = kWarps / kTiles;  // that share the units of an item
   // Of one warp's ring; 2 x 4,608 B x 16 = 144 KB at d = 128.

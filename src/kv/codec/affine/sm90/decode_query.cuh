@@ -60,11 +60,13 @@ __device__ __forceinline__ void QuantizeQueries(typename Config::Shared& shared,
                                                 const DecodeParams& params, int buffer, int warp,
                                                 int lane) {
   constexpr int kHeads = Config::kHeadTile / 4;
-  if (warp >= 4 * Config::kTiles) return;
-  device::QuantizeQuery<Config::kHeadDim, kHeads>(
-      shared.query[buffer][kHeads * warp], Config::kHeadDim + 8, params.kappa, lane,
-      {shared.query_high[kHeads * warp], shared.query_low[kHeads * warp], Config::kHeadDim / 4 + 4,
-       &shared.query_scale[warp], &shared.query_sum[kHeads * warp]});
+#pragma unroll 1
+  for (int lanes = warp; lanes < 4 * Config::kTiles; lanes += Config::kWarps) {
+    device::QuantizeQuery<Config::kHeadDim, kHeads>(
+        shared.query[buffer][kHeads * lanes], Config::kHeadDim + 8, params.kappa, lane,
+        {shared.query_high[kHeads * lanes], shared.query_low[kHeads * lanes],
+         Config::kHeadDim / 4 + 4, &shared.query_scale[lanes], &shared.query_sum[kHeads * lanes]});
+  }
 }
 
 }  // namespace oscar::affine::sm90

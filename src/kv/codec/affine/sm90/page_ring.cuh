@@ -56,10 +56,12 @@ class PageRing {
   // One lane initialises the barriers; then the warp may use the ring.
   __device__ __forceinline__ PageRing(typename Config::Shared& shared, int warp, int lane)
       : shared_(shared), warp_(warp), lane_(lane) {
+#if OSCAR_CUDA_BULK_COPY
     if (lane == 0) {
       for (int i = 0; i < kStages; ++i) ptx::BarrierInit(Barrier(i), 1);
       ptx::BarrierInitFence();
     }
+#endif
     __syncwarp();
   }
 
@@ -134,7 +136,26 @@ class PageRing {
   __device__ __forceinline__ uint32_t Wait() const {
     const uint32_t stage = consumed_ % kStages;
     if (kVariant != DecodeVariant::kComputeOnly || consumed_ < kStages) {
+#if OSCAR_CUDA_BULK_COPY
       ptx::BarrierWait(Barrier(stage), (consumed_ / kStages) & 1);
+#else
+      // Every stage is a group of copies of each lane; newer groups may go on.
+      static_assert(kStages <= 4);
+      switch (in_flight_) {
+        case 4:
+          ptx::CopyAsyncWait<3>();
+          break;
+        case 3:
+          ptx::CopyAsyncWait<2>();
+          break;
+        case 2:
+          ptx::CopyAsyncWait<1>();
+          break;
+        default:
+          ptx::CopyAsyncWait<0>();
+      }
+      __syncwarp();
+#endif
     }
     return Stage(stage);
   }
@@ -158,10 +179,17 @@ class PageRing {
 
   __device__ __forceinline__ void Copy(const uint8_t* source, uint32_t bytes) const {
     const uint32_t index = consumed_ + in_flight_ - 1;
-    if (lane_ != 0 || (kVariant == DecodeVariant::kComputeOnly && index >= kStages)) return;
+    if (kVariant == DecodeVariant::kComputeOnly && index >= kStages) return;
     const uint32_t stage = index % kStages;
+#if OSCAR_CUDA_BULK_COPY
+    if (lane_ != 0) return;
     ptx::BarrierArriveExpectBytes(Barrier(stage), bytes);
     ptx::BulkCopy(Stage(stage), source, bytes, Barrier(stage), ptx::kEvictFirst);
+#else
+    for (uint32_t i = 16 * lane_; i < bytes; i += 16 * 32)
+      ptx::CopyAsync16(Stage(stage) + i, source + i, true);
+    ptx::CopyAsyncCommit();
+#endif
   }
   __device__ __forceinline__ void FetchPage(const DecodeParams& params) {
     constexpr uint32_t kBytes = device::BlockBytes(kD);
