@@ -135,6 +135,7 @@ Status CheckProfileFits(const CodecProfile& profile, const KvShape& model_shape,
 // The profile of a method that needs no calibration ("bf16", "int2:naive", "int2:clip", "int2:hadamard", "int2:quarot").
 // kFailedPrecondition for a calibrated method (it needs a file), kInvalidArgument for an unknown name, kUnsupported when the
 // head dimension does not suit the method (Hadamard needs a power of two).
-Result<CodecProfile> DataFreeProfile(std::string_view method, const KvShape& shape);
+// Only rotatekv looks at `rotary`, that of the model; it is kUnsupported without.
+Result<CodecProfile> DataFreeProfile(std::string_view method, const KvShape& shape, const RotaryEmbedding& rotary = {});
 
 }  // namespace oscar

@@ -114,4 +114,11 @@ inline Result<CodecProfile> RandomBalancedProfile(const std::string& method, con
   return CodecProfile::Create(method, shape, std::move(transforms), std::move(rows), Provenance{}, std::move(rotary));
 }
 
+// Angles 10000^(-2 j / d) of all d / 2 pairs.
+inline RotaryEmbedding PowersOfTenRotary(int head_dim, bool halves) {
+  RotaryEmbedding rotary{{}, halves};
+  for (int j = 0; j < head_dim / 2; ++j) rotary.angles.push_back(static_cast<float>(std::pow(10000.0, -2.0 * j / head_dim)));
+  return rotary;
+}
+
 }  // namespace oscar::testing

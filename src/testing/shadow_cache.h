@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <numeric>
@@ -122,15 +123,26 @@ class ShadowCache {
     const auto d = static_cast<size_t>(context_.shape.head_dim);
     const int first = token - (token - sink_) % codec.unit_tokens, in_unit = token - first;
     kernels::UnitPages<const std::byte> unit;
+    unit.head = kv_head % codec.heads_together;
     for (int k = 0; k < codec.unit_tokens / kPageTokens; ++k) {
       const auto id = static_cast<size_t>(sequence.encoded_table[static_cast<size_t>(first / kPageTokens + k)]);
       unit.pages[k] = storage_.encoded_pages + id * storage_.encoded_page_stride +
-                      static_cast<size_t>(kv_head) * context_.codec->page_bytes(context_.shape.head_dim);
+                      static_cast<size_t>(kv_head - unit.head) * context_.codec->page_bytes(context_.shape.head_dim);
     }
     std::vector<float> rows(kernels::kRowTileTokens * d);
     codec.read_tile(side, context_.shape.head_dim, unit, in_unit / kernels::kRowTileTokens * kernels::kRowTileTokens, rows.data());
     const float* row = rows.data() + static_cast<size_t>(in_unit % kernels::kRowTileTokens) * d;
-    return {row, row + d};
+    std::vector<double> values(row, row + d);
+    if (!codec.turns_keys_back || side == KvSide::kValue) return values;
+    const RotaryEmbedding& rotary = context_.profile->rotary();
+    for (size_t pair = 0; pair < rotary.angles.size(); ++pair) {
+      double& a = values[rotary.halves ? pair : 2 * pair];
+      double& b = values[rotary.halves ? pair + rotary.angles.size() : 2 * pair + 1];
+      const double angle = static_cast<double>(rotary.angles[pair]) * token, x = a, y = b;
+      a = x * std::cos(angle) - y * std::sin(angle);
+      b = x * std::sin(angle) + y * std::cos(angle);
+    }
+    return values;
   }
 
   reference::AffineRow StoredCodes(const ShadowSequence& sequence, int token, int kv_head, KvSide side) const {

@@ -96,7 +96,7 @@ bool TakesEncodeEffort(const KvSetup& setup) { return setup.profile.row(0, 0, Kv
 Result<KvSetup> Engine::SetUpKv(const std::string& kv, const std::filesystem::path& profile_path) const {
   OSCAR_ASSIGN_OR_RETURN(const KvMethod method, ParseKvMethod(kv));
   const KvShape& shape = model_->config().kv;
-  auto data_free = DataFreeProfile(method.name(), shape);
+  auto data_free = DataFreeProfile(method.name(), shape, model_->rotary());
   if (data_free.ok()) {
     if (!profile_path.empty()) {
       return {StatusCode::kInvalidArgument, "--profile " + profile_path.string() + ": " + method.name() + " takes no profile"};

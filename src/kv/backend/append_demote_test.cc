@@ -24,7 +24,7 @@ struct Fixture {
   Fixture(const std::string& method, const KvShape& shape) {
     auto made = method == "int2:oscar"            ? testing::RandomRotationProfile(shape, 7)
                 : method.ends_with(":balanced") ? testing::RandomBalancedProfile(method, shape, 7)
-                                                : DataFreeProfile(method, shape);
+                                                : DataFreeProfile(method, shape, testing::PowersOfTenRotary(shape.head_dim, true));
     EXPECT_TRUE(made.ok()) << made.status().message();
     Use(std::move(made).value(), method);
   }

@@ -51,6 +51,11 @@ Status CheckContext(const KernelContext& context, int layer) {
   if (entry == nullptr) {
     return {StatusCode::kUnsupported, "KV kernels: codec " + std::string(context.codec->name) + " has no CPU kernels"};
   }
+  const kernels::RowCodec* row_codec = entry->kernels->row_codec;
+  if (row_codec != nullptr && shape.num_kv_heads % row_codec->heads_together != 0) {
+    return {StatusCode::kUnsupported, "KV kernels: " + std::string(context.codec->name) + " encodes " + std::to_string(row_codec->heads_together) +
+                                          " KV heads together, of which there are " + std::to_string(shape.num_kv_heads)};
+  }
   for (int head = 0; head < shape.num_kv_heads; ++head) {
     for (const KvSide side : {KvSide::kKey, KvSide::kValue}) {
       if (Status status = entry->check_row(context.profile->row(layer, head, side)); !status.ok()) {
@@ -281,6 +286,8 @@ kernels::DemoteSideParams DemoteCall(const KernelContext& context, const DemoteP
     call.second_rows = rows_of(pages[1]);
     call.second_encoded = encoded_of(pages[1]);
   }
+  call.first_position = pages[0].page_index * kPageTokens;
+  call.rotary = &context.profile->rotary();
   return call;
 }
 
@@ -294,14 +301,16 @@ Status Demote(const KernelContext& context, const DemoteParams& params) {
   OSCAR_TRY(CheckDemotedPages(params.pages, pages_per_unit));
   const int num_heads = context.shape.num_kv_heads;
   for (const DemoteParams::Page& page : params.pages) OSCAR_TRY(CheckPhases(context, page.page_index + 1));
-  const kernels::DemoteSideFn demote = FindCpuKernels(*context.codec)->kernels->demote;
-  const std::size_t num_items = params.pages.size() / pages_per_unit * static_cast<std::size_t>(num_heads) * 2;
+  const kernels::CodecKernels& kernels = *FindCpuKernels(*context.codec)->kernels;
+  const int heads_together = kernels.row_codec == nullptr ? 1 : kernels.row_codec->heads_together;
+  const auto num_items_of_unit = static_cast<std::size_t>(num_heads / heads_together) * 2;
+  const std::size_t num_items = params.pages.size() / pages_per_unit * num_items_of_unit;
   FirstFailure failure(num_heads);
   std::atomic<std::size_t> next = 0;
   RunOn(*context.executor, [&](int /*thread*/, int /*num_threads*/) {
     for (std::size_t i = next.fetch_add(1); i < num_items; i = next.fetch_add(1)) {
-      const std::size_t first_page = i / 2 / static_cast<std::size_t>(num_heads) * pages_per_unit;
-      const int head = static_cast<int>(i / 2 % static_cast<std::size_t>(num_heads));
+      const std::size_t first_page = i / num_items_of_unit * pages_per_unit;
+      const int head = static_cast<int>(i % num_items_of_unit / 2) * heads_together;
       const KvSide side = i % 2 == 0 ? KvSide::kKey : KvSide::kValue;
       kernels::DemoteSideParams call = DemoteCall(context, params, params.pages.data() + first_page, head, side);
       float turned[kernels::kMaxHeadDim];
@@ -311,7 +320,7 @@ Status Demote(const KernelContext& context, const DemoteParams& params) {
         transform::TurnMean(context.profile->rotary(), call.row.page_mean, context.page_phases.subspan(page_index * d, d), {turned, d});
         call.mean = {turned, d};
       }
-      if (const int slot = demote(call); slot >= 0) {
+      if (const int slot = kernels.demote(call); slot >= 0) {
         failure.Report(static_cast<int64_t>(first_page) * kPageTokens + slot, head, side);
       }
     }

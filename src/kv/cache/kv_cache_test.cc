@@ -306,6 +306,25 @@ INSTANTIATE_TEST_SUITE_P(All, KvCacheMethods,
                            return name;
                          });
 
+// Keys turn with their positions, which must be those of the sequence whatever the chunks; four heads are encoded together.
+TEST(KvCache, RotateKvHasTheSameBytesForAllChunks) {
+  base::ThreadPool executor(2);
+  KvCacheConfig config = Config(700);
+  config.shape = {.num_layers = 2, .num_query_heads = 8, .num_kv_heads = 8, .head_dim = 64};
+  const CodecProfile profile = DataFreeProfile("rotatekv", config.shape, testing::PowersOfTenRotary(64, false)).value();
+  const Prompt prompt(config.shape, 700, testing::TestSeed(36));
+  const std::unique_ptr<KvCache> cache = CreateCache("rotatekv", profile, config, executor);
+  const PromptRun whole = RunPrompt(*cache, prompt, {700});
+  EXPECT_EQ(whole.segments.body, 320);
+  for (const std::vector<int>& steps : {std::vector{1}, {65}, {300}}) {
+    const PromptRun run = RunPrompt(*cache, prompt, steps);
+    EXPECT_EQ(run.encoded, whole.encoded) << "steps of " << steps[0];
+    for (std::size_t layer = 0; layer < run.outputs.size(); ++layer) {
+      EXPECT_LE(testing::RelativeL2(std::span(run.outputs[layer]), std::span(whole.outputs[layer])), testing::kCpuAttentionRelativeL2);
+    }
+  }
+}
+
 TEST(KvCache, AForkThatIsCutBackAndGoesOnHasTheBytesOfAColdRun) {
   base::ThreadPool executor(2);
   const CodecProfile profile = ProfileFor("int2:oscar", kShape);

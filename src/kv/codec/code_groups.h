@@ -91,4 +91,21 @@ GroupGrid EncodeUnrounded(const GroupValues& x, int largest_code, float smallest
   return grid;
 }
 
+// QuaRot and RotateKV (baselines.md 5.3): lo, hi = range_factor times min, max; s = (hi - lo) / L, z = round_even(-lo / s), code =
+// clamp(round_even(x / s) + z, 0, L); x_hat = (code - z) s with both rounded to fp16 last. Where fp16 rounds s to 0 the group is
+// the constant fp16(min). Calls put(i, code).
+template <class Put>
+GroupGrid EncodeIntegerZero(const GroupValues& x, int largest_code, float range_factor, const Put& put) {
+  const Range range = RangeOf(x);
+  const float low = range.lowest * range_factor, scale = (range.highest * range_factor - low) / static_cast<float>(largest_code);
+  const uint16_t scale_f16 = base::F16FromF32(scale);
+  if (scale_f16 == 0) return {0, base::F16FromF32(range.lowest)};
+  const float zero = std::nearbyint(-low / scale);
+  const GroupGrid grid{scale_f16, base::F16FromF32(-zero * scale + 0.0f)};
+  for (std::size_t i = 0; grid.fits() && i < x.count; ++i) {
+    put(i, static_cast<unsigned>(std::clamp(std::nearbyint(x[i] / scale) + zero, 0.0f, static_cast<float>(largest_code))));
+  }
+  return grid;
+}
+
 }  // namespace oscar::codec

@@ -14,6 +14,7 @@
 #include "src/kv/codec/kivi/kivi.h"
 #include "src/kv/codec/q4_0/q4_0.h"
 #include "src/kv/codec/q8_0/q8_0.h"
+#include "src/kv/codec/rotatekv/rotatekv.h"
 #include "src/kv/codec/row_kernels.h"
 #include "src/kv/codec/saw_int4/saw_int4.h"
 #include "src/kv/codec/turboquant/turboquant.h"
@@ -53,31 +54,39 @@ constexpr CodecInfo kCodecs[] = {
     // (2 + 2 / 8 + 2) / 2 and (2 + 2 / 4 + 2) / 2: every head dimension is a multiple of 8.
     {.name = "kitty", .bits = 2.125, .encode_tokens = 128, .page_bytes = kitty::PageBytes<kitty::Boost::kEighth>},
     {.name = "kitty_pro", .bits = 2.25, .encode_tokens = 128, .page_bytes = kitty::PageBytes<kitty::Boost::kQuarter>},
+    {.name = "rotatekv", .bits = 2, .page_bytes = rotatekv::PageBytes},
 };
 
 // What belongs to a compared method: its codec in plain C++, and its profile.
 struct RowMethod {
   std::string_view name;
   const kernels::RowCodec& (*codec)();
-  Result<CodecProfile> (*make_profile)(const KvMethod& method, const KvShape& shape);
+  Result<CodecProfile> (*make_profile)(const KvMethod& method, const KvShape& shape, const RotaryEmbedding& rotary);
+  Status (*check_row)(const RowProfile& row) = codec::CheckPlainRow;
 };
 
+template <auto kMakeProfile>
+Result<CodecProfile> WithoutRotary(const KvMethod& method, const KvShape& shape, const RotaryEmbedding& /*rotary*/) {
+  return kMakeProfile(method, shape);
+}
+
 constexpr RowMethod kRowMethods[] = {
-    {"q8_0", q8_0::Codec, q8_0::MakeProfile},
-    {"q4_0", q4_0::Codec, q4_0::MakeProfile},
-    {"saw_int4", saw_int4::Codec, saw_int4::MakeProfile},
-    {"turboquant3", turboquant::VllmCodec<3, 3>, turboquant::MakeVllmProfile},
-    {"turboquant4", turboquant::VllmCodec<4, 4>, turboquant::MakeVllmProfile},
-    {"turboquant3v4", turboquant::VllmCodec<3, 4>, turboquant::MakeVllmProfile},
-    {"turboquant_mse2", turboquant::MseCodec<2>, turboquant::MakePaperProfile},
-    {"turboquant_mse3", turboquant::MseCodec<3>, turboquant::MakePaperProfile},
-    {"turboquant_mse4", turboquant::MseCodec<4>, turboquant::MakePaperProfile},
-    {"turboquant_product3", turboquant::ProductCodec, turboquant::MakePaperProfile},
-    {"kivi", kivi::Codec<64>, kivi::MakeProfile},
-    {"kivi_g32", kivi::Codec<32>, kivi::MakeProfile},
-    {"kivi_g128", kivi::Codec<128>, kivi::MakeProfile},
-    {"kitty", kitty::Codec<kitty::Boost::kEighth>, kitty::MakeProfile},
-    {"kitty_pro", kitty::Codec<kitty::Boost::kQuarter>, kitty::MakeProfile},
+    {"q8_0", q8_0::Codec, WithoutRotary<q8_0::MakeProfile>},
+    {"q4_0", q4_0::Codec, WithoutRotary<q4_0::MakeProfile>},
+    {"saw_int4", saw_int4::Codec, WithoutRotary<saw_int4::MakeProfile>},
+    {"turboquant3", turboquant::VllmCodec<3, 3>, WithoutRotary<turboquant::MakeVllmProfile>},
+    {"turboquant4", turboquant::VllmCodec<4, 4>, WithoutRotary<turboquant::MakeVllmProfile>},
+    {"turboquant3v4", turboquant::VllmCodec<3, 4>, WithoutRotary<turboquant::MakeVllmProfile>},
+    {"turboquant_mse2", turboquant::MseCodec<2>, WithoutRotary<turboquant::MakePaperProfile>},
+    {"turboquant_mse3", turboquant::MseCodec<3>, WithoutRotary<turboquant::MakePaperProfile>},
+    {"turboquant_mse4", turboquant::MseCodec<4>, WithoutRotary<turboquant::MakePaperProfile>},
+    {"turboquant_product3", turboquant::ProductCodec, WithoutRotary<turboquant::MakePaperProfile>},
+    {"kivi", kivi::Codec<64>, WithoutRotary<kivi::MakeProfile>},
+    {"kivi_g32", kivi::Codec<32>, WithoutRotary<kivi::MakeProfile>},
+    {"kivi_g128", kivi::Codec<128>, WithoutRotary<kivi::MakeProfile>},
+    {"kitty", kitty::Codec<kitty::Boost::kEighth>, WithoutRotary<kitty::MakeProfile>},
+    {"kitty_pro", kitty::Codec<kitty::Boost::kQuarter>, WithoutRotary<kitty::MakeProfile>},
+    {"rotatekv", rotatekv::Codec, rotatekv::MakeProfile, rotatekv::CheckRow},
 };
 
 struct RowMethodKernels {
@@ -86,7 +95,7 @@ struct RowMethodKernels {
   RowMethodKernels() {
     for (std::size_t i = 0; i < entries.size(); ++i) {
       kernels[i] = codec::RowKernels(kRowMethods[i].codec());
-      entries[i] = {&kernels[i], codec::CheckPlainRow, kRowMethods[i].make_profile};
+      entries[i] = {&kernels[i], kRowMethods[i].check_row, kRowMethods[i].make_profile};
     }
   }
 };

@@ -11,8 +11,8 @@ struct CodecKernelEntry {
   const kernels::CodecKernels* kernels = nullptr;
   // Whether the codec can encode and read rows of this description: kUnsupported or kInvalidArgument with the reason.
   Status (*check_row)(const RowProfile& row) = nullptr;
-  // The profile of a method from the shape alone; null for the affine codec, whose presets DataFreeProfile knows.
-  Result<CodecProfile> (*make_profile)(const KvMethod& method, const KvShape& shape) = nullptr;
+  // The profile of a method from shape and rotary embedding; null for the affine codec, whose presets DataFreeProfile knows.
+  Result<CodecProfile> (*make_profile)(const KvMethod& method, const KvShape& shape, const RotaryEmbedding& rotary) = nullptr;
 };
 
 // Kernels of an encoding codec on the CPU; nullptr for bf16, or a codec without them.

@@ -251,7 +251,8 @@ TEST(RowCodecs, EveryCodecHasAJudge) {
   size_t num_codecs = 0;
   for (const CodecInfo& codec : ListCodecs()) {
     const CodecKernelEntry* entry = codec.page_bytes == nullptr ? nullptr : FindCpuKernels(codec);
-    num_codecs += entry != nullptr && entry->kernels->row_codec != nullptr ? 1 : 0;
+    const kernels::RowCodec* row_codec = entry == nullptr ? nullptr : entry->kernels->row_codec;
+    num_codecs += row_codec != nullptr && row_codec->heads_together == 1 ? 1 : 0;  // rotatekv_test.cc judges the other
   }
   EXPECT_EQ(num_codecs, Judges().size());
 }

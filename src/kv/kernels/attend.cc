@@ -104,7 +104,13 @@ class AttendRun {
       call.runs.ids[0] = sequence.encoded_table.data() + pages.sink_end + part.first_page;
       call.runs.num_pages[0] = part.num_pages;
       call.first_encoded_page = part.first_page;
+      call.first_page_index = pages.sink_end + part.first_page;
       call.row_codec = kernels_.encoded->row_codec;
+      if (call.row_codec != nullptr) {
+        call.head_together = tile.kv_head % call.row_codec->heads_together;
+        call.pages -= static_cast<size_t>(call.head_together) * kernels_.encoded_head_bytes;
+        call.rotary = &context_.profile->rotary();
+      }
       if (!context_.profile->row(params_.layer, tile.kv_head, KvSide::kKey).page_mean.empty()) {
         call.mean_terms = plan_.mean_terms + tile.first_row * d_;
         call.page_phases = context_.page_phases.data() + static_cast<std::ptrdiff_t>(pages.sink_end + part.first_page) * d_;

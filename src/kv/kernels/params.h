@@ -50,6 +50,9 @@ struct AttendPartParams {
   int last_page_tokens = kPageTokens;
   const RowCodec* row_codec = nullptr;      // encoded pages of a row codec only
   int first_encoded_page = 0;               // encoded: pages between the sink and the first one of the run
+  int first_page_index = 0;                 // encoded: position / 64 of the first token of the run
+  int head_together = 0;                    // which of the heads encoded together; `pages` are those of the first of them
+  const RotaryEmbedding* rotary = nullptr;  // where the codec stores keys as they were before RoPE
   // Where the key mean turns (encoded pages only; else null): scores of row r in page i of the run gain
   // mean_terms[r] . page_phases[i], in log2 units.
   const float* mean_terms = nullptr;        // [num_rows, d]
@@ -70,6 +73,8 @@ struct DemoteSideParams {
   const RowCodec* row_codec = nullptr;      // of a row codec only
   const uint16_t* second_rows = nullptr;    // the second page of a unit of two: rows and encoded bytes
   std::byte* second_encoded = nullptr;
+  int first_position = 0;                   // of the first row
+  const RotaryEmbedding* rotary = nullptr;  // where the codec encodes keys as they were before RoPE
 };
 
 // Scratch of one attention part: transposed queries and outputs, scores, and one tile of K or V.

@@ -10,6 +10,8 @@ namespace oscar::kernels {
 
 // Most tokens that a codec encodes together: two pages.
 inline constexpr int kMaxUnitTokens = 2 * kPageTokens;
+// Most values that a codec encodes together: heads_together * unit_tokens * head_dim.
+inline constexpr int kMaxRowValues = kMaxUnitTokens * 256;
 // Tokens that are read at a time.
 inline constexpr int kRowTileTokens = 16;
 
@@ -17,12 +19,16 @@ inline constexpr int kRowTileTokens = 16;
 template <class Byte>
 struct UnitPages {
   Byte* pages[2] = {};  // the second is null for a unit of one page
+  int head = 0;         // to be read, of the heads encoded together; `pages` are those of the first of them
 };
 
 struct RowCodec {
   int unit_tokens = kPageTokens;  // 64 or 128: CodecInfo::encode_tokens
+  // KV heads that are encoded together: rows of `encode` are [heads, unit_tokens, d], their pages lie behind each other.
+  int heads_together = 1;
+  bool turns_keys_back = false;   // keys are encoded as they were before RoPE, and turned again by who reads them
   bool rounds_rows = true;        // transformed rows are rounded to bf16 before they are encoded
-  // Encodes rows [unit_tokens, d] f32 (finite, in code space) of one side. Returns the first token whose row cannot be encoded
+  // Encodes rows [heads_together, unit_tokens, d] f32 (finite, in code space) of one side. Returns the first token whose row cannot be encoded
   // (a scale beyond fp16), or -1 when all were.
   int (*encode)(KvSide side, int head_dim, const float* rows, const UnitPages<std::byte>& unit) = nullptr;
   // rows [kRowTileTokens, d] f32 = tokens token .. token + 15 of the unit, token a multiple of that, in code space.

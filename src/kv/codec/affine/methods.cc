@@ -53,14 +53,14 @@ Status CheckRowProfile(const RowProfile& row, int bits) {
 
 }  // namespace affine
 
-Result<CodecProfile> DataFreeProfile(std::string_view method, const KvShape& shape) {
+Result<CodecProfile> DataFreeProfile(std::string_view method, const KvShape& shape, const RotaryEmbedding& rotary) {
   OSCAR_ASSIGN_OR_RETURN(const KvMethod parsed, ParseKvMethod(method));
   if (shape.num_layers < 1 || shape.num_kv_heads < 1 || shape.head_dim < 1) {
     return {StatusCode::kInvalidArgument, "a KV profile needs at least one layer, one KV head and one channel"};
   }
   if (!parsed.is_bf16()) {
     const CodecKernelEntry* entry = FindCpuKernels(*parsed.codec);
-    if (entry != nullptr && entry->make_profile != nullptr) return entry->make_profile(parsed, shape);
+    if (entry != nullptr && entry->make_profile != nullptr) return entry->make_profile(parsed, shape, rotary);
   }
   affine::MethodPreset preset;  // bf16: identity, nothing clipped, never encoded
   if (!parsed.is_bf16()) {

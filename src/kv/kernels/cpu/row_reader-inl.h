@@ -17,6 +17,7 @@
 #include "src/kv/kernels/cpu/demote-inl.h"
 #include "src/kv/kernels/params.h"
 #include "src/kv/kernels/row_codec.h"
+#include "src/kv/transform/turn_rows.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace oscar::kernels {
@@ -29,7 +30,10 @@ using base::HWY_NAMESPACE::kLanes;
 class RowReader {
  public:
   static constexpr bool kHasOffsets = false;
-  explicit RowReader(const AttendPartParams& params) : codec_(*params.row_codec), head_dim_(params.head_dim) {}
+  explicit RowReader(const AttendPartParams& params)
+      : codec_(*params.row_codec), head_dim_(params.head_dim), rotary_(codec_.turns_keys_back ? params.rotary : nullptr) {
+    unit_.head = params.head_together;
+  }
 
   // Page i of the run. The other page of its unit is its neighbour in the page table: encoded segments hold whole units.
   void OpenInRun(const AttendPartParams& params, int i) {
@@ -40,6 +44,7 @@ class RowReader {
       unit_.pages[k] = params.pages + static_cast<size_t>(ids[k - page_in_unit]) * params.page_stride;
     }
     first_token_ = page_in_unit * kPageTokens;
+    first_position_ = (params.first_page_index + i) * kPageTokens;
   }
 
   template <int kRows>
@@ -85,6 +90,9 @@ class RowReader {
   void KeyTile(int t, float* HWY_RESTRICT tile) const {
     HWY_ALIGN float rows[kTileTokens * kMaxHeadDim];
     codec_.read_tile(KvSide::kKey, head_dim_, unit_, first_token_ + t, rows);
+    for (int j = 0; rotary_ != nullptr && j < kTileTokens; ++j) {
+      transform::TurnRow(*rotary_, first_position_ + t + j, {rows + static_cast<size_t>(j) * d(), d()});
+    }
     for (size_t c = 0; c < d(); ++c) {
       for (size_t j = 0; j < kTileTokens; ++j) tile[c * kTileTokens + j] = rows[j * d() + c];
     }
@@ -99,27 +107,44 @@ class RowReader {
 
   const RowCodec& codec_;
   const int head_dim_;
+  const RotaryEmbedding* const rotary_;  // null unless keys are turned when they are read
   UnitPages<const std::byte> unit_;
-  int first_token_ = 0;  // of the open page, in its unit
+  int first_token_ = 0;     // of the open page, in its unit
+  int first_position_ = 0;  // of the open page
 };
 
-// One side of one (encode unit, KV head). Returns as DemoteSideFn, counted over the unit.
-inline int DemoteRows(const DemoteSideParams& params) {
+// Rows [unit_tokens, d] of one KV head of a unit, in code space. Returns the first that is not finite, or -1.
+inline int RowsOfHead(const DemoteSideParams& params, int head, float* HWY_RESTRICT rows) {
   const RowCodec& codec = *params.row_codec;
   const size_t d = static_cast<size_t>(params.head_dim);
   HWY_ALIGN float centred[kTileTokens * kMaxHeadDim];
-  HWY_ALIGN float rows[kMaxUnitTokens * kMaxHeadDim];
   for (int token = 0; token < codec.unit_tokens; token += kTileTokens) {
-    const uint16_t* page = token < kPageTokens ? params.rows : params.second_rows;
+    const uint16_t* page = (token < kPageTokens ? params.rows : params.second_rows) +
+                           static_cast<size_t>(head) * Bf16HeadBytes(params.head_dim) / sizeof(uint16_t);
     float* tile = rows + static_cast<size_t>(token) * d;
     CentreRows(page + static_cast<size_t>(token % kPageTokens) * d, params.mean, d, centred);
     transform::HWY_NAMESPACE::MapRows</*kFused=*/false>(*params.row.transform, params.row.transform->matrix(),
                                                         base::DenseRows<const float>(centred, params.head_dim), kTileTokens,
                                                         base::DenseRows(tile, params.head_dim));
+    for (int j = 0; codec.turns_keys_back && params.side == KvSide::kKey && j < kTileTokens; ++j) {
+      transform::TurnRow(*params.rotary, -(params.first_position + token + j), {tile + static_cast<size_t>(j) * d, d});
+    }
     if (codec.rounds_rows) RoundRowsToBf16(kTileTokens * d, tile);
     for (size_t i = 0; i < kTileTokens * d; ++i) {
       if (!std::isfinite(tile[i])) return token + static_cast<int>(i / d);
     }
+  }
+  return -1;
+}
+
+// One side of one (encode unit, KV head or heads together). Returns as DemoteSideFn, counted over the unit.
+inline int DemoteRows(const DemoteSideParams& params) {
+  const RowCodec& codec = *params.row_codec;
+  HWY_ALIGN float rows[kMaxRowValues];
+  const size_t head_values = static_cast<size_t>(codec.unit_tokens) * static_cast<size_t>(params.head_dim);
+  for (int head = 0; head < codec.heads_together; ++head) {
+    const int failed = RowsOfHead(params, head, rows + static_cast<size_t>(head) * head_values);
+    if (failed >= 0) return failed;
   }
   return codec.encode(params.side, params.head_dim, rows, {{params.encoded, params.second_encoded}});
 }
