@@ -3,6 +3,7 @@
 import concurrent.futures
 import http.client
 import json
+import math
 import os
 import pathlib
 import random
@@ -128,6 +129,47 @@ class Serving(unittest.TestCase):
         self.assertGreater(len(set(texts)), 1)
         self.assertEqual(texts[0][:4], two["choices"][0]["message"]["content"][:4])
 
+    def test_log_probabilities_of_a_chat_cover_its_text_whole_and_streamed(self):
+        body = chat("Name three colours.", max_tokens=12, logprobs=True, top_logprobs=3)
+        whole = json.loads(self.server.request("POST", "/v1/chat/completions", body)[1])["choices"][0]
+        entries = whole["logprobs"]["content"]
+        self.assertEqual(b"".join(bytes(entry["bytes"]) for entry in entries).decode(), whole["message"]["content"])
+        for entry in entries:
+            self.assertEqual(entry["top_logprobs"][0]["token"], entry["token"])  # greedy
+            self.assertEqual(entry["top_logprobs"][0]["logprob"], entry["logprob"])
+            self.assertEqual(len(entry["top_logprobs"]), 3)
+            self.assertLess(sum(math.exp(top["logprob"]) for top in entry["top_logprobs"]), 1.000001)
+        _, data = self.server.request("POST", "/v1/chat/completions", {**body, "stream": True})
+        events = [json.loads(line[6:]) for line in data.decode().splitlines() if line.startswith("data: {")]
+        streamed = [entry["token"] for event in events for entry in (event["choices"][0]["logprobs"] or {"content": []})["content"]]
+        self.assertEqual(streamed, [entry["token"] for entry in entries])
+
+    def test_echo_scores_a_prompt_as_its_tokens_come_one_by_one(self):
+        prompt = "The capital of France is Paris, and that of Italy is Rome é."
+        tokens = json.loads(self.server.request("POST", "/tokenize", {"prompt": prompt})[1])["tokens"]
+        self.assertEqual(json.loads(self.server.request("POST", "/detokenize", {"tokens": tokens})[1])["prompt"], prompt)
+        body = {"prompt": tokens, "echo": True, "logprobs": 1, "max_tokens": 0, "temperature": 0}
+        choice = json.loads(self.server.request("POST", "/v1/completions", body)[1])["choices"][0]
+        scores = choice["logprobs"]
+        self.assertEqual(choice["text"], prompt)
+        self.assertEqual({len(values) for values in scores.values()}, {len(tokens)})
+        self.assertIsNone(scores["token_logprobs"][0])
+        self.assertEqual([prompt[offset:offset + 1] for offset in scores["text_offset"][:4]], ["T", " ", " ", " "])
+        for position in range(1, len(tokens), 3):
+            one = {"prompt": tokens[:position], "logprobs": 20, "max_tokens": 1, "temperature": 0}
+            top = json.loads(self.server.request("POST", "/v1/completions", one)[1])["choices"][0]["logprobs"]["top_logprobs"][0]
+            text = scores["tokens"][position]
+            if text in top:
+                self.assertAlmostEqual(top[text], scores["token_logprobs"][position], delta=0.1)
+            best = max(scores["top_logprobs"][position].values())
+            self.assertAlmostEqual(max(top.values()), best, delta=0.1)
+        body = {"prompt": prompt, "echo": True, "logprobs": 0, "max_tokens": 3, "temperature": 0}
+        choice = json.loads(self.server.request("POST", "/v1/completions", body)[1])["choices"][0]
+        self.assertTrue(choice["text"].startswith(prompt))
+        self.assertEqual(len(choice["logprobs"]["tokens"]), len(tokens) + 3)
+        info = json.loads(self.server.request("GET", "/tokenizer_info")[1])
+        self.assertIn("<|im_start|>", info["chat_template"])
+
     def test_stop_strings_end_the_text_before_them(self):
         data = json.loads(self.server.request("POST", "/v1/completions", {"prompt": "1, 2, 3, 4, 5,", "temperature": 0, "max_tokens": 30, "stop": ["9"]})[1])
         self.assertEqual(data["choices"][0]["finish_reason"], "stop")
@@ -144,6 +186,7 @@ class Serving(unittest.TestCase):
                  ({"messages": [{"role": "king", "content": "x"}]}, "invalid_value", "messages[0].role"),
                  ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
                  ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "unsupported_content", "messages[0].content[0]"),
+                 ({**good, "top_logprobs": 2}, "invalid_value", "top_logprobs"), ({**good, "logprobs": 3}, "invalid_type", "logprobs"),
                  ({**good, "tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
                  ({**good, "response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
                  ({**good, "stream_options": {}}, "stream_options_requires_stream", "stream_options"),
@@ -219,6 +262,7 @@ class Serving(unittest.TestCase):
                 response = connection.getresponse()
                 self.assertIn(response.status, (200, 429))
                 response.read()
+            connection.close()
 
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             list(pool.map(visit, range(8)))

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 #include <string>
 
@@ -164,23 +165,24 @@ Result<int32_t> Sampler::Sample(std::span<const float> logits, int64_t position)
   return Draw(position);
 }
 
-std::vector<TokenProbability> TopLogProbabilities(std::span<const float> logits, int n) {
-  std::vector<TokenProbability> top(logits.size());
-  if (logits.empty()) return top;
+TokenScore ScoreToken(std::span<const float> logits, int32_t token, int n) {
+  OSCAR_CHECK(token >= 0 && static_cast<size_t>(token) < logits.size());
   const float best = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - best);
   const double log_sum = best + std::log(sum);
-  for (size_t i = 0; i < top.size(); ++i) {
-    top[i] = {static_cast<int32_t>(i), static_cast<float>(logits[i] - log_sum)};
-  }
-  const size_t count = std::min<size_t>(std::max(n, 0), top.size());
-  std::partial_sort(top.begin(), top.begin() + static_cast<std::ptrdiff_t>(count), top.end(),
-                    [](const TokenProbability& a, const TokenProbability& b) {
-                      return a.log_probability != b.log_probability ? a.log_probability > b.log_probability : a.token < b.token;
-                    });
-  top.resize(count);
-  return top;
+  const auto scored = [&](int32_t id) { return TokenProbability{id, logits[static_cast<size_t>(id)] - log_sum}; };
+  TokenScore score{scored(token), {}};
+  const size_t count = std::min<size_t>(static_cast<size_t>(std::max(n, 0)), logits.size());
+  if (count == 0) return score;
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::partial_sort(ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(count), ids.end(), [&](int32_t a, int32_t b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  for (size_t i = 0; i < count; ++i) score.top.push_back(scored(ids[i]));
+  return score;
 }
 
 }  // namespace oscar::engine

@@ -13,7 +13,13 @@ namespace oscar::engine {
 
 struct TokenProbability {
   int32_t token = 0;
-  float log_probability = 0;  // natural log, of the softmax of the raw logits at temperature 1
+  double log_probability = 0;  // natural log, of the softmax of the raw logits at temperature 1
+};
+
+// A token that came, and the most likely ones in its place.
+struct TokenScore {
+  TokenProbability token;
+  std::vector<TokenProbability> top;  // most likely first; ties: lower id
 };
 
 class Sampler {
@@ -57,7 +63,8 @@ class Sampler {
   float best_ = 0;                        // the largest of logits_
 };
 
-// The n most likely tokens with their log-probabilities, most likely first. Precondition: no NaN, and a finite logit.
-std::vector<TokenProbability> TopLogProbabilities(std::span<const float> logits, int n);
+// The score of `token` under logits [vocab_size], with the n most likely tokens. Where the token is one of them, both numbers are the
+// same double. Precondition: 0 <= token < vocab_size, no NaN, and a finite logit.
+TokenScore ScoreToken(std::span<const float> logits, int32_t token, int n);
 
 }  // namespace oscar::engine

@@ -200,12 +200,18 @@ TEST(SamplingParams, ValuesOutOfRangeAreNamed) {
   EXPECT_TRUE(ValidateSamplingParams({}).ok());
 }
 
-TEST(TopLogProbabilities, AreThoseOfTheSoftmaxInOrder) {
-  const auto top = TopLogProbabilities(std::vector<float>{std::log(0.2f), std::log(0.5f), std::log(0.3f)}, 2);
-  ASSERT_EQ(top.size(), 2u);
-  EXPECT_EQ(top[0].token, 1);
-  EXPECT_NEAR(top[0].log_probability, std::log(0.5), 1e-6);
-  EXPECT_EQ(top[1].token, 2);
+TEST(ScoreToken, GivesTheSoftmaxOfTheTokenAndOfTheMostLikelyOnesInOrder) {
+  const std::vector<float> logits = {std::log(0.2f), std::log(0.5f), std::log(0.3f)};
+  const TokenScore score = ScoreToken(logits, 0, 2);
+  EXPECT_EQ(score.token.token, 0);
+  EXPECT_NEAR(score.token.log_probability, std::log(0.2), 1e-6);
+  ASSERT_EQ(score.top.size(), 2u);
+  EXPECT_EQ(score.top[0].token, 1);
+  EXPECT_NEAR(score.top[0].log_probability, std::log(0.5), 1e-6);
+  EXPECT_EQ(score.top[1].token, 2);
+  EXPECT_EQ(ScoreToken(logits, 1, 1).token.log_probability, ScoreToken(logits, 1, 1).top[0].log_probability);
+  EXPECT_TRUE(ScoreToken(logits, 1, 0).top.empty());
+  EXPECT_EQ(ScoreToken(logits, 1, 20).top.size(), 3u);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
 
 namespace oscar::engine {
@@ -15,10 +16,11 @@ std::string FinishReasonText(FinishReason reason) {
 
 }  // namespace
 
-CompletionAnswer::CompletionAnswer(const CompletionCall& call, std::string id, std::string model, int64_t created, HttpFields fields,
+CompletionAnswer::CompletionAnswer(const CompletionCall& call, const Tokenizer& tokenizer, Identity identity, HttpFields fields,
                                    std::shared_ptr<HttpResponder> responder)
-    : chat_(call.chat), stream_(call.stream), include_usage_(call.include_usage), id_(std::move(id)), model_(std::move(model)),
-      created_(created), fields_(std::move(fields)), responder_(std::move(responder)), choices_(static_cast<size_t>(call.choices)) {}
+    : chat_(call.chat), stream_(call.stream), include_usage_(call.include_usage), scored_(call.request.top_scores.has_value()),
+      echoed_(call.echo ? call.request.prompt : std::vector<int32_t>()), tokenizer_(tokenizer), identity_(std::move(identity)),
+      fields_(std::move(fields)), responder_(std::move(responder)), choices_(static_cast<size_t>(call.choices), Choice(tokenizer)) {}
 
 void CompletionAnswer::Fail(const ApiError& error) {
   const std::lock_guard lock(mutex_);
@@ -44,7 +46,8 @@ void CompletionAnswer::Add(int index, const GenerationEvent& event) {
   if (responder_ == nullptr) return;
   if (!event.error.ok()) return FailLocked(FromStatus(event.error));
   Choice& choice = choices_[static_cast<size_t>(index)];
-  choice.text += event.text;
+  const std::string text = (choice.begun ? "" : tokenizer_.Decode(echoed_)) + event.text;
+  choice.text += text;
   choice.prompt_tokens = event.prompt_tokens;
   choice.cached_tokens = event.cached_tokens;
   choice.completion_tokens = event.completion_tokens;
@@ -52,13 +55,39 @@ void CompletionAnswer::Add(int index, const GenerationEvent& event) {
     choice.ended = true;
     choice.finish_reason = FinishReasonText(*event.finish);
   }
-  if (stream_) AddToStream(index, choice, event);
+  if (scored_) AddScores(choice, event);
+  if (stream_) AddToStream(index, choice, text);
+  choice.begun = true;
   if (!std::ranges::all_of(choices_, &Choice::ended)) return;
   stream_ ? EndStream() : SendWhole();
   responder_ = nullptr;
 }
 
-void CompletionAnswer::AddToStream(int index, Choice& choice, const GenerationEvent& event) {
+void CompletionAnswer::AddScores(Choice& choice, const GenerationEvent& event) {
+  if (!chat_) {
+    if (!choice.begun && !echoed_.empty()) choice.scores.AddUnscored(echoed_[0]);
+    for (const TokenScore& score : event.prompt_scores) choice.scores.Add(score);
+    for (const TokenScore& score : event.scores) choice.scores.Add(score);
+    return;
+  }
+  for (const TokenScore& score : event.scores) {
+    if (!tokenizer_.IsEndOfGeneration(score.token.token)) choice.held_scores.push_back(score);
+  }
+  // They go out with their text; what a stop string swallowed whole never does.
+  if (event.text.empty()) return;
+  choice.chat_scores.insert(choice.chat_scores.end(), choice.held_scores.begin(), choice.held_scores.end());
+  choice.held_scores.clear();
+}
+
+ordered_json CompletionAnswer::NewScores(Choice& choice) const {
+  if (!scored_) return nullptr;
+  const size_t first = choice.sent_scores;
+  choice.sent_scores = chat_ ? choice.chat_scores.size() : choice.scores.size();
+  if (!chat_) return choice.scores.Arrays(first);
+  return {{"content", ChatScores(tokenizer_, std::span(choice.chat_scores).subspan(first))}};
+}
+
+void CompletionAnswer::AddToStream(int index, Choice& choice, const std::string& text) {
   if (!head_sent_) {
     HttpFields fields = fields_;
     fields.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
@@ -72,13 +101,15 @@ void CompletionAnswer::AddToStream(int index, Choice& choice, const GenerationEv
   std::string out;
   const auto add = [&](const ordered_json& value) { out += StreamEvent(value, nullptr); };
   if (chat_ && !choice.begun) add(chat_choice({{"role", "assistant"}, {"content", ""}}));
-  choice.begun = true;
-  if (!event.text.empty()) {
-    add(chat_ ? chat_choice({{"content", event.text}})
-              : ordered_json{{"index", index}, {"text", event.text}, {"logprobs", nullptr}, {"finish_reason", nullptr}});
+  if (!text.empty()) {
+    ordered_json part = chat_ ? chat_choice({{"content", text}})
+                              : ordered_json{{"index", index}, {"text", text}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
+    part["logprobs"] = NewScores(choice);
+    add(part);
   }
   if (choice.ended) {
     ordered_json last = chat_ ? chat_choice(ordered_json::object()) : ordered_json{{"index", index}, {"text", ""}, {"logprobs", nullptr}};
+    if (!chat_ && choice.scores.size() > choice.sent_scores) last["logprobs"] = NewScores(choice);
     last["finish_reason"] = choice.finish_reason;
     last["stop_reason"] = nullptr;
     add(last);
@@ -93,7 +124,7 @@ void CompletionAnswer::EndStream() {
 }
 
 std::string CompletionAnswer::StreamEvent(const ordered_json& choice, const ordered_json& usage) const {
-  ordered_json chunk = {{"id", id_}, {"object", chat_ ? "chat.completion.chunk" : "text_completion"}, {"created", created_}, {"model", model_},
+  ordered_json chunk = {{"id", identity_.id}, {"object", chat_ ? "chat.completion.chunk" : "text_completion"}, {"created", identity_.created}, {"model", identity_.model},
                         {"choices", ordered_json::array()}};
   if (!choice.is_null()) chunk["choices"].push_back(choice);
   if (include_usage_) chunk["usage"] = usage;
@@ -110,17 +141,17 @@ ordered_json CompletionAnswer::Usage() const {
 }
 
 void CompletionAnswer::SendWhole() {
-  ordered_json body = {{"id", id_}, {"object", chat_ ? "chat.completion" : "text_completion"}, {"created", created_}, {"model", model_},
+  ordered_json body = {{"id", identity_.id}, {"object", chat_ ? "chat.completion" : "text_completion"}, {"created", identity_.created}, {"model", identity_.model},
                        {"choices", ordered_json::array()}};
   for (size_t i = 0; i < choices_.size(); ++i) {
-    const Choice& choice = choices_[i];
+    Choice& choice = choices_[i];
     ordered_json one = {{"index", i}};
     if (chat_) {
       one["message"] = {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}};
     } else {
       one["text"] = choice.text;
     }
-    one["logprobs"] = nullptr;
+    one["logprobs"] = NewScores(choice);
     one["finish_reason"] = choice.finish_reason;
     one["stop_reason"] = nullptr;
     body["choices"].push_back(std::move(one));

@@ -147,9 +147,27 @@ std::vector<int32_t> TextPrompt(RequestFields& fields, const Engine& engine) {
   return tokens;
 }
 
+// Chat: `logprobs` is a bool and `top_logprobs` a number. Completions: `logprobs` is the number; with `echo` the prompt counts too.
+void ReadScores(RequestFields& fields, CompletionCall* call) {
+  constexpr int64_t kMostScores = 20;
+  if (!call->chat) {
+    if (const auto count = fields.Integer("logprobs", 0, kMostScores)) call->request.top_scores = static_cast<int>(*count);
+    call->echo = fields.Bool("echo").value_or(false);
+    call->request.score_prompt = call->echo && call->request.top_scores.has_value();
+    return;
+  }
+  const bool wanted = fields.Bool("logprobs").value_or(false);
+  const auto count = fields.Integer("top_logprobs", 0, kMostScores);
+  if (count.value_or(0) > 0 && !wanted) {
+    return fields.Fail(ApiError::Invalid("invalid_value", "top_logprobs", "top_logprobs: needs logprobs: true"));
+  }
+  if (wanted) call->request.top_scores = static_cast<int>(count.value_or(0));
+}
+
 void ReadLength(RequestFields& fields, bool chat, int context, GenerationRequest* request) {
   constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-  const auto newer = fields.Integer("max_completion_tokens", 1, kMost), older = fields.Integer("max_tokens", 1, kMost);
+  const int64_t least = request->score_prompt ? 0 : 1;
+  const auto newer = fields.Integer("max_completion_tokens", 1, kMost), older = fields.Integer("max_tokens", least, kMost);
   if (newer && older && *newer != *older) {
     fields.Fail(ApiError::Invalid("invalid_value", "max_tokens", "max_tokens and max_completion_tokens differ"));
   }
@@ -157,7 +175,7 @@ void ReadLength(RequestFields& fields, bool chat, int context, GenerationRequest
   const auto prompt = static_cast<int64_t>(request->prompt.size());
   const std::optional<int64_t> wanted = newer ? newer : older;
   const int64_t most = wanted ? *wanted : chat ? context - prompt : std::min<int64_t>(16, context - prompt);
-  if (most < 1 || prompt + most > context) {
+  if (most < least || prompt + most > context) {
     ApiError error = ApiError::Invalid("context_length_exceeded", chat ? "messages" : "prompt",
                                        fmt::format("the prompt has {} tokens and the answer {}; the context holds {}", prompt,
                                                    wanted ? fmt::format("up to {}", *wanted) : "needs at least one", context));
@@ -196,9 +214,10 @@ std::variant<CompletionCall, ApiError> ParseCompletionCall(bool chat, std::strin
   }
   ReadStreaming(fields, &call);
   ReadSampling(fields, &call.request);
+  ReadScores(fields, &call);
   call.choices = static_cast<int>(fields.Integer("n", 1, kMostChoices).value_or(1));
   fields.Ignore({"user", "metadata", "service_tier", "safety_identifier", "verbosity", "prompt_cache_key", "prompt_cache_retention"});
-  fields.Refuse({"store", "logprobs", "top_logprobs", "prompt_logprobs", "logit_bias", "tools", "functions", "audio", "prediction", "echo",
+  fields.Refuse({"store", "prompt_logprobs", "logit_bias", "tools", "functions", "audio", "prediction",
                  "suffix", "structured_outputs", "guided_json", "guided_regex", "continue_final_message", "return_token_ids"});
   if (const json* format = fields.Object("response_format"); format != nullptr && format->value("type", json()) != "text") {
     fields.Fail(ApiError::Invalid("unsupported_parameter", "response_format", "response_format: only {\"type\": \"text\"} is supported"));

@@ -18,6 +18,7 @@ namespace oscar::engine {
 struct CompletionCall {
   bool chat = false;
   bool stream = false, include_usage = false;
+  bool echo = false;                          // the prompt before the answer (completions only)
   int choices = 1;                            // n; each has its own seed
   std::vector<std::string> ignored_fields;    // for x-oscar-ignored-fields
   GenerationRequest request;                  // of choice 0

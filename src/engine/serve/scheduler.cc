@@ -22,6 +22,7 @@ struct Scheduler::Active {
   StopMatcher stops;
   std::vector<int32_t> tokens;  // in the cache
   int32_t next_token = -1;      // sampled, not in the cache yet; -1 while the prompt is computed
+  std::vector<TokenScore> prompt_scores;
   int cached_tokens = 0, completion_tokens = 0;
   Status error;                 // not OK: to be retired
   std::optional<FinishReason> finish;
@@ -74,7 +75,7 @@ Result<uint64_t> Scheduler::Submit(GenerationRequest request, GenerationSink sin
   OSCAR_TRY(ValidateSamplingParams(request.sampling));
   if (request.prompt.empty()) return Status(StatusCode::kInvalidArgument, "the prompt has no tokens");
   const int64_t needed = static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
-  if (request.max_tokens < 1 || needed > context_) {
+  if (request.max_tokens < (request.score_prompt ? 0 : 1) || needed > context_) {
     return Status(StatusCode::kInvalidArgument, "the prompt has " + std::to_string(request.prompt.size()) + " tokens and the answer up to " +
                                                     std::to_string(request.max_tokens) + "; the context holds " + std::to_string(context_));
   }
@@ -205,14 +206,15 @@ bool Scheduler::MakeRoom(int64_t tokens) {
 }
 
 // The idle sequence that shares most with the prompt, shortened to what it shares; else an empty one. `tokens`: what it holds.
-Result<SequenceId> Scheduler::SequenceFor(const std::vector<int32_t>& prompt, std::vector<int32_t>* tokens) {
+Result<SequenceId> Scheduler::SequenceFor(const GenerationRequest& request, std::vector<int32_t>* tokens) {
+  const std::vector<int32_t>& prompt = request.prompt;
   const auto shared = [&](const Idle& idle) {
     const size_t limit = std::min(idle.tokens.size(), prompt.size() - 1);  // the logits of the last one are needed
     return std::mismatch(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(limit), idle.tokens.begin()).first - prompt.begin();
   };
   auto best = idle_.end();
   std::ptrdiff_t best_shared = kPageTokens - 1;  // less is not worth a sequence that another turn may want
-  for (auto idle = idle_.begin(); idle != idle_.end(); ++idle) {
+  for (auto idle = idle_.begin(); idle != idle_.end() && !request.score_prompt; ++idle) {
     if (const std::ptrdiff_t count = shared(*idle); count > best_shared) {
       best = idle;
       best_shared = count;
@@ -240,7 +242,7 @@ Status Scheduler::StartRequest(Waiting waiting) {
   OSCAR_ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(waiting.request.sampling, engine_.model().config().vocab_size));
   for (const int32_t token : waiting.request.prompt) sampler.Accept(token, /*is_prompt=*/true);
   std::vector<int32_t> tokens;
-  OSCAR_ASSIGN_OR_RETURN(const SequenceId sequence, SequenceFor(waiting.request.prompt, &tokens));
+  OSCAR_ASSIGN_OR_RETURN(const SequenceId sequence, SequenceFor(waiting.request, &tokens));
   Active& active = active_.emplace_back(waiting.id, std::move(waiting.request), std::move(waiting.sink), sequence, engine_.tokenizer(),
                                         std::move(sampler));
   active.tokens = std::move(tokens);
@@ -270,7 +272,7 @@ void Scheduler::RunStep() {
     const size_t over = (active.tokens.size() + count) % kPageTokens;
     if (count < rest.size() && count > over) count -= over;
     members.push_back(&active);
-    batch.push_back({active.sequence, rest.first(count), false});
+    batch.push_back({active.sequence, rest.first(count), active.request.score_prompt});
     room -= static_cast<int>(count);
   }
   RunBatch(members, batch);
@@ -293,22 +295,43 @@ void Scheduler::RunBatch(const std::vector<Active*>& members, const std::vector<
     return;
   }
   const size_t vocab = static_cast<size_t>(engine_.model().config().vocab_size);
+  size_t row = 0;
   for (size_t i = 0; i < members.size(); ++i) {
     Active& active = *members[i];
+    const size_t rows = batch[i].all_logits ? batch[i].tokens.size() : 1;
+    const std::span<const float> logits = std::span(logits_).subspan(row * vocab, rows * vocab);
+    row += rows;
+    if (batch[i].all_logits) ScorePrompt(active, logits);
     active.tokens.insert(active.tokens.end(), batch[i].tokens.begin(), batch[i].tokens.end());
-    if (active.tokens.size() >= active.request.prompt.size()) TakeLogits(active, std::span(logits_).subspan(i * vocab, vocab));
+    if (active.tokens.size() >= active.request.prompt.size()) TakeLogits(active, logits.last(vocab));
+  }
+}
+
+// Row r of a prompt's part gives the probability of the token behind it.
+void Scheduler::ScorePrompt(Active& active, std::span<const float> logits) {
+  const size_t vocab = static_cast<size_t>(engine_.model().config().vocab_size);
+  const std::vector<int32_t>& prompt = active.request.prompt;
+  for (size_t r = 0; r < logits.size() / vocab && active.tokens.size() + r + 1 < prompt.size(); ++r) {
+    active.prompt_scores.push_back(
+        ScoreToken(logits.subspan(r * vocab, vocab), prompt[active.tokens.size() + r + 1], active.request.top_scores.value_or(0)));
   }
 }
 
 // Samples the next token and says what came of it.
 void Scheduler::TakeLogits(Active& active, std::span<const float> logits) {
+  GenerationEvent event;
+  event.prompt_scores = std::exchange(active.prompt_scores, {});
+  if (active.request.max_tokens == 0) {
+    active.finish = FinishReason::kLength;
+    return active.Emit(std::move(event));
+  }
   const auto token = active.sampler.Sample(logits, static_cast<int64_t>(active.tokens.size()));
   if (!token.ok()) {
     active.error = token.status();
     return active.Emit({});
   }
-  GenerationEvent event;
   event.tokens.push_back(*token);
+  if (active.request.top_scores) event.scores.push_back(ScoreToken(logits, *token, *active.request.top_scores));
   ++active.completion_tokens;
   if (!active.request.ignore_end && engine_.tokenizer().IsEndOfGeneration(*token)) {
     active.finish = FinishReason::kEndToken;

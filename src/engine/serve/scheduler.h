@@ -37,15 +37,19 @@ struct SchedulerOptions {
 struct GenerationRequest {
   std::vector<int32_t> prompt;  // not empty
   SamplingParams sampling;
-  int max_tokens = 0;           // at least 1; prompt and answer together fit the context
+  int max_tokens = 0;           // at least 1, or 0 with score_prompt; prompt and answer together fit the context
   std::vector<std::string> stop;
   bool ignore_end = false;
+  std::optional<int> top_scores;  // score each sampled token beside that many of the most likely ones
+  bool score_prompt = false;      // the prompt's tokens too: nothing of them is taken from the cache, which has no logits
 };
 
 // What happened to a request since the last event: text that is whole UTF-8, or its end.
 struct GenerationEvent {
   std::string text;
   std::vector<int32_t> tokens;           // sampled, the end token included
+  std::vector<TokenScore> scores;        // of `tokens`, if asked for
+  std::vector<TokenScore> prompt_scores; // of the prompt's tokens from the second on, once, with the first event
   std::optional<FinishReason> finish;    // set in the last event, unless it failed
   Status error;                          // not OK: it failed, nothing follows
   int prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;  // so far
@@ -96,10 +100,11 @@ class Scheduler {
   void TakeCancelled();
   void Admit();
   Status StartRequest(Waiting waiting);
-  Result<SequenceId> SequenceFor(const std::vector<int32_t>& prompt, std::vector<int32_t>* tokens);
+  Result<SequenceId> SequenceFor(const GenerationRequest& request, std::vector<int32_t>* tokens);
   bool MakeRoom(int64_t tokens);
   void RunStep();
   void RunBatch(const std::vector<Active*>& members, const std::vector<StepSequence>& batch);
+  void ScorePrompt(Active& active, std::span<const float> logits);
   void TakeLogits(Active& active, std::span<const float> logits);
   void Retire(std::list<Active>::iterator active, bool keep);
   void Publish();

@@ -16,6 +16,7 @@
 #include "src/base/status_macros.h"
 #include "src/engine/serve/completion_answer.h"
 #include "src/engine/serve/completion_call.h"
+#include "src/engine/serve/token_routes.h"
 
 namespace oscar::engine {
 namespace {
@@ -144,17 +145,21 @@ class ServerImpl final : public Server {
       fields.emplace_back("WWW-Authenticate", "Bearer");
       return SendError(*responder, std::move(fields), {401, "authentication_error", "invalid_api_key", "", "the API key is missing or wrong", {}});
     }
-    if (path == "/v1/chat/completions" || path == "/v1/completions") {
+    const bool tokens = path == "/tokenize" || path == "/v1/tokenize" || path == "/detokenize" || path == "/v1/detokenize";
+    if (tokens || path == "/v1/chat/completions" || path == "/v1/completions") {
       if (request.method != "POST") return WrongMethod(*responder, fields, "POST");
       const std::string* type = request.Find("content-type");
       if (type == nullptr || !type->starts_with("application/json")) {
         return SendError(*responder, std::move(fields), FromHttpStatus(415, "the body must have Content-Type: application/json"));
       }
-      const bool chat = path == "/v1/chat/completions";
-      boost::asio::post(workers_, [this, chat, request = std::move(request), fields = std::move(fields), responder = std::move(responder)] {
-        Complete(chat, request, fields, responder);
+      boost::asio::post(workers_, [this, tokens, path, request = std::move(request), fields = std::move(fields), responder = std::move(responder)] {
+        tokens ? Tokens(path, request, fields, *responder) : Complete(path == "/v1/chat/completions", request, fields, responder);
       });
       return;
+    }
+    if (path == "/tokenizer_info") {
+      if (!get) return WrongMethod(*responder, fields, "GET");
+      return SendJson(*responder, 200, std::move(fields), TokenizerInfoBody(engine_, scheduler_->context()));
     }
     if (path == "/version" || path == "/v1/models" || path.starts_with("/v1/models/")) {
       if (!get) return WrongMethod(*responder, fields, "GET");
@@ -188,7 +193,13 @@ class ServerImpl final : public Server {
     SendError(responder, std::move(fields), {404, "invalid_request_error", "model_not_found", "model", "no model \"" + Quoted(path.substr(11)) + "\"", {}});
   }
 
-  // On a worker thread: parsing, template and tokens take milliseconds.
+  // On a worker thread, as Complete: parsing, template and tokens take milliseconds.
+  void Tokens(const std::string& path, const HttpRequest& request, HttpFields fields, HttpResponder& responder) {
+    const auto answer = path.ends_with("/tokenize") ? TokenizeBody(request.body, engine_, scheduler_->context()) : DetokenizeBody(request.body, engine_);
+    if (const auto* error = std::get_if<ApiError>(&answer)) return SendError(responder, std::move(fields), *error);
+    SendJson(responder, 200, std::move(fields), std::get<std::string>(answer));
+  }
+
   void Complete(bool chat, const HttpRequest& request, HttpFields fields, const std::shared_ptr<HttpResponder>& responder) {
     if (draining_) {
       fields.emplace_back("retry-after", "5");
@@ -203,7 +214,9 @@ class ServerImpl final : public Server {
       fields.emplace_back("x-oscar-ignored-fields", names);
     }
     const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-    const auto answer = std::make_shared<CompletionAnswer>(call, (chat ? "chatcmpl-" : "cmpl-") + RandomId(), model_id_, now, std::move(fields), responder);
+    const auto answer = std::make_shared<CompletionAnswer>(
+        call, engine_.tokenizer(), CompletionAnswer::Identity{(chat ? "chatcmpl-" : "cmpl-") + RandomId(), model_id_, now}, std::move(fields),
+        responder);
     if (!call.request.sampling.seed) call.request.sampling.seed = std::random_device{}();
     const auto ids = std::make_shared<std::vector<uint64_t>>();
     for (int choice = 0; choice < call.choices; ++choice) {

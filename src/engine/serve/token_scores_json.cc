@@ -1,0 +1,87 @@
+#include "src/engine/serve/token_scores_json.h"
+
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "src/engine/runtime/text_source.h"
+
+namespace oscar::engine {
+namespace {
+
+using nlohmann::ordered_json;
+
+// JSON has no infinity; the API prints it so.
+double Printable(double log_probability) { return std::isfinite(log_probability) ? log_probability : -9999.0; }
+
+bool IsText(const std::string& bytes) { return ValidUtf8Prefix(bytes) == bytes.size(); }
+
+ordered_json ChatEntry(const Tokenizer& tokenizer, const TokenProbability& scored) {
+  const std::string bytes = tokenizer.TokenBytes(scored.token, /*render_special=*/true);
+  ordered_json numbers = ordered_json::array();
+  for (const char byte : bytes) numbers.push_back(static_cast<uint8_t>(byte));
+  return {{"token", TokenText(tokenizer, scored.token)}, {"logprob", Printable(scored.log_probability)}, {"bytes", std::move(numbers)}};
+}
+
+}  // namespace
+
+std::string TokenText(const Tokenizer& tokenizer, int32_t token) {
+  const std::string bytes = tokenizer.TokenBytes(token, /*render_special=*/true);
+  if (IsText(bytes)) return bytes;
+  std::string text = "bytes:";
+  for (const char byte : bytes) {
+    char escaped[5];
+    std::snprintf(escaped, sizeof(escaped), "\\x%02x", static_cast<unsigned>(static_cast<uint8_t>(byte)));
+    text += escaped;
+  }
+  return text;
+}
+
+ordered_json ChatScores(const Tokenizer& tokenizer, std::span<const TokenScore> scores) {
+  ordered_json content = ordered_json::array();
+  for (const TokenScore& score : scores) {
+    ordered_json entry = ChatEntry(tokenizer, score.token);
+    entry["top_logprobs"] = ordered_json::array();
+    for (const TokenProbability& other : score.top) entry["top_logprobs"].push_back(ChatEntry(tokenizer, other));
+    content.push_back(std::move(entry));
+  }
+  return content;
+}
+
+void CompletionScores::AddUnscored(int32_t token) {
+  entries_.push_back({token, false, {}, offset_});
+  for (const char byte : tokenizer_.TokenBytes(token)) offset_ += (static_cast<uint8_t>(byte) & 0xC0) != 0x80;
+}
+
+void CompletionScores::Add(const TokenScore& score) {
+  AddUnscored(score.token.token);
+  entries_.back().scored = true;
+  entries_.back().score = score;
+}
+
+ordered_json CompletionScores::Arrays(size_t first) const {
+  ordered_json tokens = ordered_json::array(), own = ordered_json::array(), top = ordered_json::array(), offsets = ordered_json::array();
+  for (size_t i = first; i < entries_.size(); ++i) {
+    const Entry& entry = entries_[i];
+    tokens.push_back(TokenText(tokenizer_, entry.token));
+    offsets.push_back(entry.offset);
+    if (!entry.scored) {
+      own.push_back(nullptr);
+      top.push_back(nullptr);
+      continue;
+    }
+    own.push_back(Printable(entry.score.token.log_probability));
+    ordered_json best = ordered_json::object();
+    const auto add = [&](const TokenProbability& scored) {
+      // Of two tokens with the same text the likelier one stays.
+      const std::string text = TokenText(tokenizer_, scored.token);
+      if (!best.contains(text)) best[text] = Printable(scored.log_probability);
+    };
+    for (const TokenProbability& scored : entry.score.top) add(scored);
+    add(entry.score.token);
+    top.push_back(std::move(best));
+  }
+  return {{"tokens", std::move(tokens)}, {"token_logprobs", std::move(own)}, {"top_logprobs", std::move(top)}, {"text_offset", std::move(offsets)}};
+}
+
+}  // namespace oscar::engine

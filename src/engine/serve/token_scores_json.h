@@ -1,0 +1,44 @@
+// Log-probabilities in the two shapes of the OpenAI API (serving.md 5 and 7).
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "src/engine/sample/sampler.h"
+#include "src/engine/text/tokenizer.h"
+
+namespace oscar::engine {
+
+// A token as text: its own bytes, or "bytes:\xNN..." when they are not UTF-8.
+std::string TokenText(const Tokenizer& tokenizer, int32_t token);
+
+// Entries of logprobs.content of a chat answer: token, logprob, bytes, top_logprobs.
+nlohmann::ordered_json ChatScores(const Tokenizer& tokenizer, std::span<const TokenScore> scores);
+
+// The four arrays of a text completion, grown as the tokens come. Offsets count Unicode code points.
+class CompletionScores {
+ public:
+  explicit CompletionScores(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  // A token that nothing is known of: the first one of a prompt.
+  void AddUnscored(int32_t token);
+  void Add(const TokenScore& score);
+  // tokens, token_logprobs, top_logprobs, text_offset of the entries from `first` on.
+  nlohmann::ordered_json Arrays(size_t first) const;
+  size_t size() const { return entries_.size(); }
+
+ private:
+  struct Entry {
+    int32_t token;
+    bool scored;
+    TokenScore score;
+    size_t offset;
+  };
+  const Tokenizer& tokenizer_;
+  std::vector<Entry> entries_;
+  size_t offset_ = 0;
+};
+
+}  // namespace oscar::engine
