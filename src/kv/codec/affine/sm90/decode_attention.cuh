@@ -78,9 +78,9 @@ __device__ __forceinline__ void WeighPage(const float (&z)[8][Config::kHeadTile 
   }
 }
 
-// Adds an INT2 page. The reference in `state` is relative to the constant beta, that is m - kappa
-// (q . mu); page_beta is added to the scores of this page.
-template <class Config>
+// Adds an INT2 page. The reference in `state` is relative to the constant beta, that is
+// m - kappa (q . mu); page_beta, where there is one, is added to the scores of this page.
+template <class Config, bool kHasPageBeta>
 __device__ __forceinline__ void AttendPage(
     uint32_t block, int lane, const device::Int2Query<Config::kHeadDim, Config::kHeadTile>& query,
     const float (&page_beta)[Config::kHeadTile / 4], WarpState<Config>& state) {
@@ -92,7 +92,8 @@ __device__ __forceinline__ void AttendPage(
   {
     float shift[kHeads];
 #pragma unroll
-    for (int h = 0; h < kHeads; ++h) shift[h] = page_beta[h] - state.m[h];
+    for (int h = 0; h < kHeads; ++h)
+      shift[h] = kHasPageBeta ? page_beta[h] - state.m[h] : -state.m[h];
     __half2 pairs[8];
     tile::LoadPairs(block + tile::KeyPairsOffset(kD), row, pairs);
 #pragma unroll
@@ -360,26 +361,18 @@ __device__ __forceinline__ void AttendTiles(const typename Config::Shared& share
 // The scores that the rotating mean of the keys adds to the warp's n-th page of the item, for the
 // lane's heads (gpu.md 5.1).
 template <class Config, DecodeVariant kVariant>
-__device__ __forceinline__ void LoadPageBeta(const typename Config::Shared& shared,
-                                             const DecodeParams& params, int current,
-                                             const PageRing<Config, kVariant>& ring, int n,
-                                             float (&beta)[Config::kHeadTile / 4]) {
-  constexpr int kHeads = Config::kHeadTile / 4;
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) beta[h] = 0.0f;
-  if (params.page_beta == nullptr) return;
+__device__ __forceinline__ const float* PageBeta(const typename Config::Shared& shared,
+                                                 const DecodeParams& params, int current,
+                                                 const PageRing<Config, kVariant>& ring, int n) {
   const DecodeItem& item = shared.items[current];
   const int page = item.first_page + WarpShare<Config::kTileWarps>(item, ring.member()).Page(n);
   const int64_t pair = static_cast<int64_t>(item.sequence) * params.kv_heads + item.head;
-  const float* source = params.page_beta +
-                        (pair * params.code_table_stride + page) * Config::kGroupHeads +
-                        ring.tile() * Config::kHeadTile + kHeads * (ring.lane() & 3);
-#pragma unroll
-  for (int h = 0; h < kHeads; ++h) beta[h] = __ldg(source + h);
+  return params.page_beta + (pair * params.code_table_stride + page) * Config::kGroupHeads +
+         ring.tile() * Config::kHeadTile + Config::kHeadTile / 4 * (ring.lane() & 3);
 }
 
 // Adds the warp's share of the INT2 pages of shared.items[current].
-template <class Config, DecodeVariant kVariant>
+template <class Config, DecodeVariant kVariant, bool kHasPageBeta>
 __device__ __forceinline__ void AttendPages(const typename Config::Shared& shared,
                                             const DecodeParams& params, int current, int num_pages,
                                             PageRing<Config, kVariant>& ring,
@@ -394,11 +387,15 @@ __device__ __forceinline__ void AttendPages(const typename Config::Shared& share
   for (int h = 0; h < kHeads; ++h) state.m[h] -= beta[h];
 #pragma unroll 1
   for (int pages = num_pages; pages > 0; --pages) {
-    float page_beta[kHeads];
-    LoadPageBeta<Config>(shared, params, current, ring, num_pages - pages, page_beta);
+    float page_beta[kHeads] = {};
+    if constexpr (kHasPageBeta) {
+      const float* source = PageBeta<Config>(shared, params, current, ring, num_pages - pages);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) page_beta[h] = __ldg(source + h);
+    }
     const uint32_t block = ring.Wait();
     if constexpr (kVariant != DecodeVariant::kLoadOnly)
-      AttendPage<Config>(block, lane, query, page_beta, state);
+      AttendPage<Config, kHasPageBeta>(block, lane, query, page_beta, state);
     if (!ring.Recycle(params)) Refill<Config>(shared, params, current, ring);
   }
 #pragma unroll
@@ -437,7 +434,10 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     if (share.num_tiles > 0)
       AttendTiles<Config>(shared, params, current, share.num_tiles, ring, state);
     if (params.value_mean != nullptr) NoteRowMass<Config>(shared, warp, lane, state);
-    if (pages > 0) AttendPages<Config>(shared, params, current, pages, ring, state);
+    if (pages > 0 && params.page_beta == nullptr)
+      AttendPages<Config, kVariant, false>(shared, params, current, pages, ring, state);
+    if (pages > 0 && params.page_beta != nullptr)
+      AttendPages<Config, kVariant, true>(shared, params, current, pages, ring, state);
     if (ring.item_index() == current) ring.Enter(current ^ 1);
 
     const bool has_mean = params.value_mean != nullptr;
