@@ -155,9 +155,15 @@ void AddCalibrateCommand(CLI::App& app, int& exit_code) {
                          arguments->fit.composition);
   command->add_option("--clip-k", arguments->fit.clip_k, "int2:oscar: rank clip ratio of keys; 0: none")->capture_default_str()->type_name("R");
   command->add_option("--clip-v", arguments->fit.clip_v, "int2:oscar: rank clip ratio of values; 0: none")->capture_default_str()->type_name("R");
+  AddChoice<bool>(*command, "--levels", "int2:oscar: uniform codes (min-max) or lloyd-affine (Lloyd-Max thresholds)",
+                  {{"uniform", false}, {"lloyd-affine", true}}, arguments->fit.lloyd_levels);
+  command->add_option("--lloyd-ratio", arguments->fit.lloyd_ratio, "int2:oscar with --levels lloyd-affine: factor on the levels")
+      ->capture_default_str()
+      ->needs("--levels")
+      ->type_name("R");
   command->add_flag("-q,--quiet", arguments->quiet, "No progress and no table");
   command->callback([arguments, command, &exit_code] {
-    for (const char* option : {"--per-head", "--k-metric", "--v-metric", "--compose", "--clip-k", "--clip-v"}) {
+    for (const char* option : {"--per-head", "--k-metric", "--v-metric", "--compose", "--clip-k", "--clip-v", "--levels", "--lloyd-ratio"}) {
       if (arguments->oscar_option.empty() && command->count(option) > 0) arguments->oscar_option = option;
     }
     const Status status = Calibrate(*arguments);

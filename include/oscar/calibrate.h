@@ -36,6 +36,8 @@ struct OscarFitOptions {
   Composition composition = Composition::kRHPbr;
   float clip_k = 0.96f;  // order statistic (method.md 3.2); <= 0: no clip
   float clip_v = 0.92f;
+  bool lloyd_levels = false;   // --levels lloyd-affine: Lloyd-Max codes on a uniform grid instead of min-max (baselines.md 5.6)
+  float lloyd_ratio = 1.16f;   // of its levels to those of a normal distribution, above 0
   // Tokens that the first pass will see per layer, when known: the query moments are kept as they stand after the first
   // three quarters of them, for FitReport::k_convergence. 0: unknown.
   int64_t expected_tokens = 0;

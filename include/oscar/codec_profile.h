@@ -46,7 +46,7 @@ struct RowProfile {
   MeanKind mean_kind = MeanKind::kConstant;
   std::span<const float> metric;   // [d] f32: G = Q^T diag(metric) Q for error feedback; empty otherwise
   float clip_ratio = 0.0f;         // rank: order statistic of |y| (method.md 3.2); <= 0: no clip
-  float range_factor = 1.0f;       // factor on min and max of the row (QuaRot)
+  float range_factor = 1.0f;       // factor on min and max of the row (QuaRot), on the Lloyd-Max levels (Lloyd-affine)
   EncoderKind encoder = EncoderKind::kMinMax;
   int encode_effort = kMaxEncodeEffort;      // error feedback only
   std::span<const float> page_mean;          // mu of page 0 [d] where the mean turns (quality.md 3), m_j s_j by pair; else empty

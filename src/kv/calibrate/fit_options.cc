@@ -50,6 +50,9 @@ Status CheckOscarFit(const KvShape& shape, const OscarFitOptions& options) {
             "int2:oscar needs a head dimension that is a power of two, but layer 0 (as all layers) has " +
                 std::to_string(shape.head_dim)};
   }
+  if (!std::isfinite(options.lloyd_ratio) || options.lloyd_ratio <= 0) {
+    return {StatusCode::kInvalidArgument, "the Lloyd ratio " + std::to_string(options.lloyd_ratio) + " is not a number above 0"};
+  }
   OSCAR_TRY(CheckClip("the clip ratio of keys", options.clip_k));
   return CheckClip("the clip ratio of values", options.clip_v);
 }

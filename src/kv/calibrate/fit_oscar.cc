@@ -124,7 +124,8 @@ class OscarFit {
       CodecProfile::Row& row = rows_[RowIndex(layer, head, side)];
       row.transform = transform;
       row.clip_ratio = side == KvSide::kKey ? options_.clip_k : options_.clip_v;
-      row.encoder = EncoderKind::kMinMax;
+      row.encoder = options_.lloyd_levels ? EncoderKind::kLloydAffine : EncoderKind::kMinMax;
+      if (options_.lloyd_levels) row.range_factor = options_.lloyd_ratio;
     }
     for (Eigen::Index i = 0; i < fitted->eigenvalues.size(); ++i) {
       eigenvalues.push_back(static_cast<float>(fitted->eigenvalues[i]));

@@ -118,6 +118,7 @@ bool EncodeRow(float* HWY_RESTRICT y, size_t d, const RowProfile& row, RowGrid& 
   if (row.clip_ratio > 0.0f) {
     ClampRow(y, d, SelectMagnitude(y, d, ClipIndex(row.clip_ratio, static_cast<int>(d))));
   }
+  if (row.encoder == EncoderKind::kLloydAffine) return EncodeLloydAffine(y, d, row.range_factor, grid, codes);
   const Extremes extremes = FindExtremes(y, d);
   const bool min_max = row.encoder == EncoderKind::kMinMax;
   const bool fits = min_max ? MinMaxGrid(extremes.lowest, extremes.highest, kLargestCode, grid)

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 #include "oscar/codec_profile.h"
@@ -53,6 +54,26 @@ inline bool IntegerZeroPointGrid(float lowest, float highest, float range_factor
   } else {
     grid.zero = std::nearbyint(-low / grid.step);
     grid.offset_f16 = base::F16FromF32(-grid.zero * grid.step + 0.0f);
+  }
+  return IsFiniteF16(grid.scale_f16) && IsFiniteF16(grid.offset_f16);
+}
+
+// OSCAR's Lloyd-Max codes on a uniform grid (baselines.md 5.6), 2 bits: sigma^2 = population variance + 1e-8, code = number of -t,
+// 0, t below (y - mean) / sigma, scale = (2 * 1.50956 / 3) ratio sigma, offset = mean - 1.5 scale. Sums in double, in the order of
+// the channels, for the same bytes on every target. False when scale or offset overflow fp16.
+inline bool EncodeLloydAffine(const float* y, std::size_t d, float ratio, RowGrid& grid, uint8_t* codes) {
+  constexpr double kThreshold = 0.9810652732849121, kStep = 2 * 1.5095585584640503 / 3;
+  double mean = 0, variance = 0;
+  for (std::size_t c = 0; c < d; ++c) mean += static_cast<double>(y[c]);
+  mean /= static_cast<double>(d);
+  for (std::size_t c = 0; c < d; ++c) variance += (static_cast<double>(y[c]) - mean) * (static_cast<double>(y[c]) - mean);
+  const double sigma = std::sqrt(variance / static_cast<double>(d) + 1e-8);
+  const double scale = kStep * static_cast<double>(ratio) * sigma;
+  grid.scale_f16 = base::F16FromF32(static_cast<float>(scale));
+  grid.offset_f16 = base::F16FromF32(static_cast<float>(mean - 1.5 * scale));
+  for (std::size_t c = 0; c < d; ++c) {
+    const double z = (static_cast<double>(y[c]) - mean) / sigma;
+    codes[c] = static_cast<uint8_t>((z > -kThreshold ? 1 : 0) + (z > 0 ? 1 : 0) + (z > kThreshold ? 1 : 0));
   }
   return IsFiniteF16(grid.scale_f16) && IsFiniteF16(grid.offset_f16);
 }

@@ -118,7 +118,7 @@ TEST(RankClip, RatioZeroIsNoClipAndRatiosAboveOneAreRefused) {
   EXPECT_EQ(EncodeRow(y, 2, {.clip_ratio = std::nanf("")}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(EncodeRow(y, 3, {}).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(EncodeRow(y, 2, {.encoder = EncoderKind::kErrorFeedback}).status().code(), StatusCode::kInvalidArgument);
-  EXPECT_EQ(EncodeRow(y, 2, {.encoder = EncoderKind::kLloydAffine}).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(EncodeRow(y, 4, {.encoder = EncoderKind::kLloydAffine}).status().code(), StatusCode::kUnsupported);
 }
 
 // method.md 11, test 2.
@@ -204,7 +204,10 @@ TEST(CheckRowProfile, WhatTheCodecDoesNotKnowIsRefused) {
   EXPECT_TRUE(CheckRowProfile(row, 4).ok());
   EXPECT_EQ(CheckRowProfile(row, 1).code(), StatusCode::kUnsupported);  // 80 codes are two words and a half
   row.encoder = EncoderKind::kLloydAffine;
-  EXPECT_EQ(CheckRowProfile(row, 2).code(), StatusCode::kUnsupported);
+  EXPECT_EQ(CheckRowProfile(row, 4).code(), StatusCode::kUnsupported);
+  row.range_factor = 1.16f;
+  EXPECT_TRUE(CheckRowProfile(row, 2).ok());
+  row.range_factor = 1.0f;
   row.encoder = EncoderKind::kErrorFeedback;
   EXPECT_TRUE(CheckRowProfile(row, 2).ok());
   row.clip_ratio = 0.9f;

@@ -116,6 +116,35 @@ TEST(Golden, QuaRotRowsHaveTheCodesOfTheGoldenFile) {
   });
 }
 
+TEST(Golden, LloydAffineRowsHaveTheCodesOfTheGoldenFile) {
+  WithEveryEncoder([](const std::string& name, bool, const Encoder& encode) {
+    int num_cases = 0;
+    for (const json& item : Golden()["oscar_lloyd"]["cases"]) {
+      SCOPED_TRACE(name + " " + item["id"].get<std::string>());
+      const Rows x = Input(item["input"]);
+      for (const auto& [ratio, expected] : {std::pair{1.16f, item["relmse_f16_meta"].get<double>()}, std::pair{1.0f, item["relmse_ratio_1.00"].get<double>()}}) {
+        std::vector<std::vector<double>> x_hat;
+        for (const std::vector<float>& row : x) {
+          const std::vector<float> y = HadamardBlocks(row, item["hadamard"], item["bf16_after_hadamard"]);
+          const AffineRow encoded =
+              encode(y, 2, {.clip_ratio = item["clip"], .range_factor = ratio, .encoder = EncoderKind::kLloydAffine}).value();
+          if (item.contains("codes")) {
+            EXPECT_EQ(Digits(encoded), item["codes"]);
+          }
+          if (item.contains("scale_f16") && ratio > 1) {
+            EXPECT_EQ(Hex(encoded.scale_f16), item["scale_f16"]);
+            EXPECT_EQ(Hex(encoded.offset_f16), item["offset_f16"]);
+          }
+          x_hat.push_back(HadamardBlocksInDouble(reference::DecodeRow(encoded), item["hadamard"]));
+        }
+        EXPECT_NEAR(RelativeMse(x, x_hat), expected, item["tol_rel"].get<double>() * expected);
+      }
+      ++num_cases;
+    }
+    EXPECT_EQ(num_cases, 5);
+  });
+}
+
 TEST(Golden, ALargeOffsetHasTheErrorOfTheGoldenFile) {
   const json& item = Golden()["large_offset"];
   for (const auto& [shift, expected] : {std::pair{0.0f, item["max_abs_error"]["fp16 scale, fp16 offset"].get<double>()},

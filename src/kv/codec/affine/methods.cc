@@ -34,11 +34,11 @@ const MethodPreset* FindMethod(std::string_view name) {
 }
 
 Status CheckRowProfile(const RowProfile& row, int bits) {
-  if (row.encoder == EncoderKind::kLloydAffine) {
-    return {StatusCode::kUnsupported, "the Lloyd-affine encoder is not implemented"};
+  if (row.encoder == EncoderKind::kLloydAffine && bits != 2) {
+    return {StatusCode::kUnsupported, "the Lloyd-affine encoder has 2 bits, not " + std::to_string(bits)};
   }
-  if (row.range_factor != 1.0f && row.encoder != EncoderKind::kIntegerZeroPoint) {
-    return {StatusCode::kInvalidArgument, "a range factor needs the integer zero point encoder"};
+  if (row.range_factor != 1.0f && row.encoder != EncoderKind::kIntegerZeroPoint && row.encoder != EncoderKind::kLloydAffine) {
+    return {StatusCode::kInvalidArgument, "a range factor needs the integer zero point or the Lloyd-affine encoder"};
   }
   if (row.clip_ratio > 0 && row.encoder == EncoderKind::kErrorFeedback) {
     return {StatusCode::kInvalidArgument, "error feedback takes no rank clip"};

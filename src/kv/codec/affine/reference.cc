@@ -252,6 +252,25 @@ class ErrorFeedbackRow {
   double a_ = 0, b_ = 0;
 };
 
+// baselines.md 5.6. Levels lie at mean +- 0.5 scale and +- 1.5 scale.
+AffineRow EncodeLloydRow(const std::vector<float>& y, float ratio) {
+  const double n = static_cast<double>(y.size());
+  double mean = 0, variance = 0;
+  for (const float value : y) mean += static_cast<double>(value);
+  mean /= n;
+  for (const float value : y) variance += (static_cast<double>(value) - mean) * (static_cast<double>(value) - mean);
+  const double sigma = std::sqrt(variance / n + 1e-8);
+  const double scale = 2 * 1.5095585584640503 / 3 * static_cast<double>(ratio) * sigma;
+  AffineRow row;
+  row.scale_f16 = base::F16FromF32(static_cast<float>(scale));
+  row.offset_f16 = base::F16FromF32(static_cast<float>(mean - 1.5 * scale));
+  for (const float value : y) {
+    const double z = (static_cast<double>(value) - mean) / sigma;
+    row.codes.push_back(z > 0.9810652732849121 ? 3 : z > 0 ? 2 : z > -0.9810652732849121 ? 1 : 0);
+  }
+  return row;
+}
+
 }  // namespace
 
 RowRounding RoundingOf(EncoderKind encoder) {
@@ -315,6 +334,10 @@ Result<AffineRow> EncodeRow(std::span<const float> y, int bits, const RowProfile
     case EncoderKind::kErrorFeedback:
       if (profile.metric.size() != y.size()) return {StatusCode::kInvalidArgument, "error feedback needs a metric of the row's length"};
       row = ErrorFeedbackRow(clipped, bits, profile).Encode();
+      break;
+    case EncoderKind::kLloydAffine:
+      if (bits != 2) return {StatusCode::kUnsupported, "the Lloyd-affine encoder has 2 bits, not " + std::to_string(bits)};
+      row = EncodeLloydRow(clipped, profile.range_factor);
       break;
     default: return {StatusCode::kUnsupported, "the encoder of this row profile is not implemented"};
   }

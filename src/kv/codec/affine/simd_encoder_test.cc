@@ -97,6 +97,7 @@ const int kHeadDims[] = {64, 80, 96, 112, 128, 192, 256};
 std::vector<RowProfile> Profiles() {
   std::vector<RowProfile> profiles;
   for (float ratio : {0.0f, 0.85f, 0.92f, 0.96f, 1.0f}) profiles.push_back({.clip_ratio = ratio});
+  profiles.push_back({.clip_ratio = 0.96f, .range_factor = 1.16f, .encoder = EncoderKind::kLloydAffine});
   for (float factor : {1.0f, 0.95f}) {
     profiles.push_back({.range_factor = factor, .encoder = EncoderKind::kIntegerZeroPoint});
     profiles.push_back({.clip_ratio = 0.96f, .range_factor = factor, .encoder = EncoderKind::kIntegerZeroPoint});
