@@ -22,32 +22,64 @@ using calibrate::BalancedLayer;
 using calibrate::Matrix;
 using calibrate::RowMatrix;
 
-// cos and sin of position * theta_j: what turns a key to its position.
-struct Turns {
-  Turns(const RotaryEmbedding& rotary, int first_position, int num_tokens) : num_pairs(rotary.angles.size()) {
-    for (int t = 0; t < num_tokens; ++t) {
-      for (std::size_t j = 0; j < num_pairs; ++j) {
-        const double angle = (first_position + t) * static_cast<double>(rotary.angles[j]);
-        cosines.push_back(std::cos(angle));
-        sines.push_back(std::sin(angle));
+// sum += weight R_-t k for one key at position t.
+void AddTurnedBack(const RotaryEmbedding& rotary, const uint16_t* key, int position, double weight, Eigen::VectorXd& sum) {
+  const auto value = [&](int channel) { return weight * static_cast<double>(base::F32FromBf16(key[channel])); };
+  const int num_pairs = static_cast<int>(rotary.angles.size());
+  for (int j = 0; j < num_pairs; ++j) {
+    const auto [a, b] = transform::PairChannels(rotary, j);
+    const double angle = position * transform::PairAngle(rotary, j);
+    const double cosine = std::cos(angle), sine = std::sin(angle), x = value(a), y = value(b);
+    sum[a] += x * cosine + y * sine;
+    sum[b] += y * cosine - x * sine;
+  }
+  for (int c = 2 * num_pairs; c < static_cast<int>(sum.size()); ++c) sum[c] += value(c);
+}
+
+// The tokens of a finished block into the weighted sums of means; the block is empty afterwards.
+void FinishBlock(const BalancedMoments::Impl& impl, BalancedLayer& layer) {
+  calibrate::AttentionBlock& block = layer.block;
+  const int d = impl.shape.head_dim, heads = impl.shape.num_kv_heads;
+  const double floor = calibrate::kWeightFloor * impl.shape.group() / calibrate::kQueryStride;
+  for (int t = 0; t < block.num_tokens; ++t) {
+    const int position = block.first_position + t;
+    for (int h = 0; h < heads; ++h) {
+      BalancedHead& head = layer.heads[static_cast<std::size_t>(h)];
+      const double received = position < calibrate::kSinkTokens ? 0.0 : block.mass[static_cast<std::size_t>(h)][t];
+      const double weight = floor + received;
+      const std::size_t row = static_cast<std::size_t>((t * heads + h) * d);
+      AddTurnedBack(impl.rotary, block.keys.data() + row, position, weight, head.key_sum);
+      for (int c = 0; c < d; ++c) {
+        head.value_sum[c] += weight * static_cast<double>(base::F32FromBf16(block.values[row + static_cast<std::size_t>(c)]));
       }
+      head.weight += weight;
     }
   }
-  std::size_t num_pairs;
-  std::vector<double> cosines, sines;
-};
+  block.num_tokens = 0;
+  block.keys.clear();
+  block.values.clear();
+  block.mass.assign(static_cast<std::size_t>(heads), Eigen::VectorXf::Zero(calibrate::kBlockTokens));
+}
 
-// sum of R_-t k_t.
-void AddTurnedBack(const RotaryEmbedding& rotary, const Turns& turns, const RowMatrix& keys, Eigen::VectorXd& sum) {
-  for (Eigen::Index t = 0; t < keys.rows(); ++t) {
-    for (std::size_t j = 0; j < turns.num_pairs; ++j) {
-      const auto [a, b] = transform::PairChannels(rotary, static_cast<int>(j));
-      const std::size_t at = static_cast<std::size_t>(t) * turns.num_pairs + j;
-      const double x = keys(t, a), y = keys(t, b);
-      sum[a] += x * turns.cosines[at] + y * turns.sines[at];
-      sum[b] += y * turns.cosines[at] - x * turns.sines[at];
+// Attention of one token's queries over the block, far tokens only.
+void AddAttention(const BalancedMoments::Impl& impl, const RowsView<const float>& queries, int token, BalancedLayer& layer) {
+  calibrate::AttentionBlock& block = layer.block;
+  const int d = impl.shape.head_dim, heads = impl.shape.num_kv_heads;
+  const int count = block.num_tokens - calibrate::kLeastDistance;  // the query's own token is the last of the block
+  if (count <= 0) return;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  Eigen::VectorXf probability(count);
+  for (int q = 0; q < impl.shape.num_query_heads; ++q) {
+    const int h = q / impl.shape.group();
+    const float* query = queries.Row(token, q);
+    for (int t = 0; t < count; ++t) {
+      const uint16_t* key = block.keys.data() + static_cast<std::size_t>((t * heads + h) * d);
+      float sum = 0;
+      for (int c = 0; c < d; ++c) sum += query[c] * base::F32FromBf16(key[c]);
+      probability[t] = sum * scale;
     }
-    for (Eigen::Index c = static_cast<Eigen::Index>(2 * turns.num_pairs); c < keys.cols(); ++c) sum[c] += keys(t, c);
+    probability = (probability.array() - probability.maxCoeff()).exp();
+    block.mass[static_cast<std::size_t>(h)].head(count) += probability / probability.sum();
   }
 }
 
@@ -86,15 +118,31 @@ struct Group {
   RowsView<const float> queries, keys, values;
 };
 
+// Positions decide which tokens share a block and which queries are asked, so how tokens come in changes nothing.
+void AddToBlocks(const BalancedMoments::Impl& impl, const Group& rows, BalancedLayer& layer) {
+  calibrate::AttentionBlock& block = layer.block;
+  for (int token = 0; token < rows.keys.num_tokens; ++token) {
+    const int position = rows.first_position + token;
+    if (position != block.first_position + block.num_tokens || position % calibrate::kBlockTokens == 0) {
+      FinishBlock(impl, layer);
+      block.first_position = position;
+    }
+    for (int h = 0; h < impl.shape.num_kv_heads; ++h) {
+      for (int c = 0; c < impl.shape.head_dim; ++c) block.keys.push_back(base::Bf16FromF32(rows.keys.Row(token, h)[c]));
+      for (int c = 0; c < impl.shape.head_dim; ++c) block.values.push_back(base::Bf16FromF32(rows.values.Row(token, h)[c]));
+    }
+    ++block.num_tokens;
+    if (position % calibrate::kQueryStride == calibrate::kQueryStride / 2) AddAttention(impl, rows.queries, token, layer);
+  }
+}
+
 void AddFirstPass(const BalancedMoments::Impl& impl, const Group& rows, BalancedLayer& layer) {
-  const Turns turns(impl.rotary, rows.first_position, rows.keys.num_tokens);
   const int group = impl.shape.group();
   for (int h = 0; h < impl.shape.num_kv_heads; ++h) {
     BalancedHead& head = layer.heads[static_cast<std::size_t>(h)];
     calibrate::AddOuterProducts(head.query, calibrate::WidenedRows(rows.queries, h * group, group));
-    AddTurnedBack(impl.rotary, turns, calibrate::WidenedRows(rows.keys, h, 1), head.key_sum);
-    head.value_sum += calibrate::WidenedRows(rows.values, h, 1).colwise().sum().transpose();
   }
+  AddToBlocks(impl, rows, layer);
   layer.num_tokens[0] += rows.keys.num_tokens;
 }
 
@@ -132,9 +180,9 @@ void TakeSamples(const BalancedMoments::Impl& impl, const Group& rows, BalancedL
   }
 }
 
-std::vector<float> MeanOf(const Eigen::VectorXd& sum, int64_t count) {
+std::vector<float> MeanOf(const Eigen::VectorXd& sum, double weight) {
   std::vector<float> mean;
-  for (const double value : sum) mean.push_back(static_cast<float>(value / static_cast<double>(std::max<int64_t>(count, 1))));
+  for (const double value : sum) mean.push_back(weight > 0 ? static_cast<float>(value / weight) : 0.0f);
   return mean;
 }
 
@@ -154,6 +202,7 @@ BalancedMoments::BalancedMoments(const KvShape& shape, RotaryEmbedding rotary, i
   head.key_sum = head.value_sum = Eigen::VectorXd::Zero(shape.head_dim);
   BalancedLayer layer;
   layer.heads.assign(static_cast<std::size_t>(shape.num_kv_heads), head);
+  layer.block.mass.assign(static_cast<std::size_t>(shape.num_kv_heads), Eigen::VectorXf::Zero(calibrate::kBlockTokens));
   impl_->layers.assign(static_cast<std::size_t>(shape.num_layers), layer);
 }
 
@@ -222,9 +271,11 @@ void BalancedMoments::EndPass() {
   if (++impl_->pass == kNumPasses) return;
   const bool compares = transform::IsPowerOfTwo(impl_->shape.head_dim);
   for (BalancedLayer& layer : impl_->layers) {
+    FinishBlock(*impl_, layer);
+    layer.block = {};
     for (BalancedHead& head : layer.heads) {
-      head.key_mean = MeanOf(head.key_sum, layer.num_tokens[0]);
-      head.value_mean = MeanOf(head.value_sum, layer.num_tokens[0]);
+      head.key_mean = MeanOf(head.key_sum, head.weight);
+      head.value_mean = MeanOf(head.value_sum, head.weight);
       if (!impl_->rotary.angles.empty()) head.key_page_mean = transform::MeanOfPageZero(impl_->rotary, head.key_mean);
       if (!compares) continue;
       const double rows = static_cast<double>(std::max<int64_t>(layer.num_tokens[0], 1)) * impl_->shape.group();

@@ -14,12 +14,22 @@ namespace oscar::calibrate {
 // Rows of one layer on which errors are measured, spread over the tokens of the second pass. A constant: O(d^2) in all.
 inline constexpr int kSampleRows = 32;
 
+// Means are weighted by the attention that a token receives. Some tokens of a text are attention sinks: nearly the same key and a
+// value near zero, a few in a thousand, and a third of all attention. A row's error grows with its distance from the mean, so
+// with plain means a sink carries an error many times its own value, and the whole output with it. On SmolLM2-135M and a window of
+// prose: KL 0.0218 with plain means, 0.0129 with weighted ones.
+inline constexpr int kBlockTokens = 512;
+inline constexpr int kQueryStride = 8;     // every eighth query
+inline constexpr int kLeastDistance = 64;  // tokens nearer than this to the query, which a cache keeps in BF16, do not count,
+inline constexpr int kSinkTokens = 64;     // nor the first ones of a window
+inline constexpr double kWeightFloor = 1e-2;  // of the mean weight: tokens that receive nothing still count
+
 // Only lower triangles are summed.
 struct BalancedHead {
   Matrix query;              // sum of q^T q over tokens and the g query heads
   Matrix output;             // sum of W_h^T W_h over the query heads of the group
-  Eigen::VectorXd key_sum;   // of keys turned back to position 0
-  Eigen::VectorXd value_sum;
+  Eigen::VectorXd key_sum, value_sum;  // weighted by attention received (AttentionBlock); keys turned back to position 0
+  double weight = 0;                   // of both
   std::vector<float> key_mean, value_mean;  // [d], from the end of the first pass on
   std::vector<float> key_page_mean;         // mu(0) of key_mean; empty when keys do not turn
   Matrix key_covariance, value_covariance;  // sums around the means
@@ -29,10 +39,19 @@ struct BalancedHead {
   std::vector<std::vector<float>> sample_keys, sample_values;  // bf16 numbers
 };
 
+// Consecutive tokens of a window, inside one aligned block of kBlockTokens positions, and the attention that they receive from
+// later queries of the block.
+struct AttentionBlock {
+  int first_position = 0, num_tokens = 0;
+  std::vector<uint16_t> keys, values;  // bf16 [num_tokens, Hkv, d]
+  std::vector<Eigen::VectorXf> mass;   // by KV head [kBlockTokens]
+};
+
 struct BalancedLayer {
   std::array<int64_t, 2> num_tokens = {0, 0};  // by pass
   int64_t output_rows = 0;
   std::vector<BalancedHead> heads;
+  AttentionBlock block;           // first pass only
   std::vector<int> sample_pages;  // page index of each sample row
 };
 

@@ -149,9 +149,9 @@ TEST(FitBalanced, FindsTheMeanThatTurnsAndReportsErrors) {
     EXPECT_EQ(key.mean_kind, MeanKind::kRotating);
     EXPECT_EQ(value.mean_kind, MeanKind::kConstant);
     EXPECT_EQ(key.encoder, EncoderKind::kErrorFeedback);
-    for (size_t c = 0; c < 16; ++c) {
-      EXPECT_NEAR(key.mean[c], rows.key_mean[c], 0.15) << "channel " << c;
-      EXPECT_NEAR(value.mean[c], rows.value_mean[c], 0.15) << "channel " << c;
+    for (size_t c = 0; c < 16; ++c) {  // weighted by the attention of random queries: fewer rows count than there are
+      EXPECT_NEAR(key.mean[c], rows.key_mean[c], 0.5) << "channel " << c;
+      EXPECT_NEAR(value.mean[c], rows.value_mean[c], 0.5) << "channel " << c;
     }
   }
   EXPECT_EQ(profile->eigenvalues(0, KvSide::kKey).size(), 32u);
@@ -170,6 +170,27 @@ TEST(FitBalanced, FindsTheMeanThatTurnsAndReportsErrors) {
   BalancedFitOptions one_bit;
   one_bit.bits = 1;
   EXPECT_EQ(FitBalanced(rows.Moments(500), one_bit, {}, nullptr)->method(), "int1:balanced");
+}
+
+// One token in fifty is an attention sink: every query points at its key, and its value is near zero.
+TEST(FitBalanced, AttentionSinksDecideTheMeans) {
+  Rows rows(1200);
+  std::mt19937_64 rng(testing::TestSeed(54));
+  for (size_t t = 0; t < 1200; ++t) {
+    for (size_t h = 0; h < 4; ++h) rows.queries[(t * 4 + h) * 16 + 7] = 16.0f;  // channels 7 and 15 turn slowest
+    if (t % 50 != 20) continue;
+    for (size_t i = t * 32; i < (t + 1) * 32; ++i) {
+      rows.values[i] = 0.0f;
+      rows.keys[i] = i % 16 == 7 ? 12.0f : 0.0f;
+    }
+  }
+  const CodecProfile profile = FitBalanced(rows.Moments(500), {}, {}, nullptr).value();
+  double norm = 0, plain = 0;
+  for (size_t c = 0; c < 16; ++c) {
+    norm += std::pow(double{profile.row(0, 0, KvSide::kValue).mean[c]}, 2);
+    plain += std::pow(double{rows.value_mean[c]}, 2);
+  }
+  EXPECT_LT(norm, 0.25 * plain);
 }
 
 TEST(FitBalanced, HowTokensAreCutIntoStepsChangesOnlyTheLastBits) {
