@@ -1,4 +1,6 @@
 #include <string>
+#include <algorithm>
+#include <span>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -13,13 +15,20 @@ using oscar::testing::GgufBuilder;
 // Types by ggml's numbers.
 constexpr uint32_t kF32 = 0, kF16 = 1, kQ4_0 = 2, kRemoved = 4, kQ8_1 = 9, kQ4_K = 12, kQ8_K = 15, kI32 = 26, kRemovedRepacked = 31;
 
+// The file's bytes as a mapping has them: at the start of a page. What malloc gives is aligned to 16 only, now and then to more.
 struct Opened {
-  std::vector<std::byte> bytes;
+  std::vector<std::byte> storage;
+  std::span<const std::byte> bytes;
   std::unique_ptr<Checkpoint> checkpoint;
 };
 
 Opened Open(const GgufBuilder& builder) {
-  Opened opened{builder.Build(), nullptr};
+  constexpr size_t kAlignment = 4096;
+  const std::vector<std::byte> built = builder.Build();
+  Opened opened{std::vector<std::byte>(built.size() + kAlignment), {}, nullptr};
+  const size_t padding = (kAlignment - reinterpret_cast<uintptr_t>(opened.storage.data()) % kAlignment) % kAlignment;
+  std::copy(built.begin(), built.end(), opened.storage.begin() + static_cast<std::ptrdiff_t>(padding));
+  opened.bytes = std::span(opened.storage).subspan(padding, built.size());
   auto file = io::GgufFile::Parse(opened.bytes);
   EXPECT_TRUE(file.ok()) << file.status().message();
   opened.checkpoint = MakeGgufCheckpoint(std::move(file).value());
