@@ -61,9 +61,7 @@ class RunSession {
   Result<engine::GenerateResult> Answer(std::vector<int32_t> prompt) {
     engine::GenerateRequest request;
     request.prompt = std::move(prompt);
-    request.sampling = arguments_.sampling;
-    request.max_tokens = arguments_.max_tokens;
-    request.stop = arguments_.stop;
+    request.answer = {.sampling = arguments_.sampling, .max_tokens = arguments_.max_tokens, .stop = arguments_.stop};
     request.cancelled = &Interrupted();
     request.on_text = [](std::string_view text) {
       std::fwrite(text.data(), 1, text.size(), stdout);

@@ -88,8 +88,7 @@ Result<std::vector<RetrievalCell>> RunRetrieval(Engine& engine, const RetrievalR
           const FittedItem& fitted = items[static_cast<size_t>(sample)];
           GenerateRequest generate;
           generate.prompt = fitted.tokens;
-          generate.sampling.temperature = 0;
-          generate.max_tokens = fitted.item.max_new_tokens;
+          generate.answer = {.sampling = {.temperature = 0}, .max_tokens = fitted.item.max_new_tokens};
           generate.cancelled = request.control.cancelled;
           OSCAR_ASSIGN_OR_RETURN(const GenerateResult result, conversation.Generate(generate));
           OSCAR_TRY(request.control.CheckCancelled());

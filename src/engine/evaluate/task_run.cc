@@ -130,10 +130,9 @@ class TaskRun {
     OSCAR_TRY(request_.control.CheckCancelled());
     GenerateRequest generate;
     OSCAR_ASSIGN_OR_RETURN(generate.prompt, PromptOf(item));
-    if (engine_.chat_template() == nullptr) generate.stop = item.stop;
-    generate.sampling = request_.sampling;
-    generate.sampling.seed = request_.sampling.seed.value_or(0) + static_cast<uint64_t>(sample);
-    generate.max_tokens = request_.max_tokens;
+    generate.answer = {.sampling = request_.sampling, .max_tokens = request_.max_tokens};
+    if (engine_.chat_template() == nullptr) generate.answer.stop = item.stop;
+    generate.answer.sampling.seed = request_.sampling.seed.value_or(0) + static_cast<uint64_t>(sample);
     generate.cancelled = request_.control.cancelled;
     auto generated = conversation.Generate(generate);
     if (!generated.ok()) return generated.status().WithContext(item.id);

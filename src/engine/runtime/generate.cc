@@ -4,9 +4,6 @@
 #include <chrono>
 
 #include "src/base/status_macros.h"
-#include "src/engine/sample/sampler.h"
-#include "src/engine/sample/stop_matcher.h"
-#include "src/engine/text/stream_decoder.h"
 
 namespace oscar::engine {
 namespace {
@@ -18,17 +15,6 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 bool IsCancelled(const GenerateRequest& request) { return request.cancelled != nullptr && request.cancelled->load(); }
 
 }  // namespace
-
-std::string_view FinishReasonName(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kEndToken: return "end token";
-    case FinishReason::kStopString: return "stop string";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kContextFull: return "context full";
-    case FinishReason::kCancelled: return "cancelled";
-  }
-  return "unknown";
-}
 
 Result<Conversation> Conversation::Start(Engine& engine, KvCache& cache) {
   OSCAR_ASSIGN_OR_RETURN(const SequenceId sequence, cache.NewSequence());
@@ -59,12 +45,9 @@ Status Conversation::Prefill(const GenerateRequest& request, std::vector<float>*
 }
 
 Status Conversation::Decode(const GenerateRequest& request, std::vector<float>& logits, GenerateResult* result) {
-  const Tokenizer& tokenizer = engine_->tokenizer();
-  OSCAR_ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(request.sampling, engine_->model().config().vocab_size));
-  result->seed = sampler.seed();
-  for (const int32_t token : request.prompt) sampler.Accept(token, /*is_prompt=*/true);
-  StreamDecoder decoder(tokenizer);
-  StopMatcher stops(request.stop);
+  OSCAR_ASSIGN_OR_RETURN(AnswerStream answer, AnswerStream::Create(engine_->tokenizer(), request.answer,
+                                                                   engine_->model().config().vocab_size, request.prompt));
+  result->seed = answer.seed();
   const auto emit = [&](std::string_view text) {
     result->text += text;
     if (request.on_text && !text.empty()) request.on_text(text);
@@ -74,32 +57,22 @@ Status Conversation::Decode(const GenerateRequest& request, std::vector<float>& 
       result->finish = FinishReason::kCancelled;
       break;
     }
-    OSCAR_ASSIGN_OR_RETURN(const int32_t token, sampler.Sample(logits, static_cast<int64_t>(tokens_.size())));
-    if (!request.ignore_end && tokenizer.IsEndOfGeneration(token)) {
-      result->finish = FinishReason::kEndToken;
-      break;
-    }
-    sampler.Accept(token, /*is_prompt=*/false);
-    result->tokens.push_back(token);
-    emit(stops.Push(decoder.Push(token)));
-    if (stops.stopped()) {
-      result->finish = FinishReason::kStopString;
+    OSCAR_ASSIGN_OR_RETURN(const AnswerStep next, answer.Next(logits, static_cast<int64_t>(tokens_.size())));
+    if (next.finish != FinishReason::kEndToken) result->tokens.push_back(next.token);
+    emit(next.text);
+    if (next.finish) {
+      result->finish = *next.finish;
       return {};
-    }
-    if (request.max_tokens > 0 && static_cast<int>(result->tokens.size()) >= request.max_tokens) {
-      result->finish = FinishReason::kLength;
-      break;
     }
     if (static_cast<int>(tokens_.size()) >= cache_->config().max_tokens) {
       result->finish = FinishReason::kContextFull;
       break;
     }
-    const StepSequence step{sequence_, {&token, 1}, false};
+    const StepSequence step{sequence_, {&next.token, 1}, false};
     OSCAR_TRY(engine_->model().Forward({&step, 1}, *cache_, &logits));
-    tokens_.push_back(token);
+    tokens_.push_back(next.token);
   }
-  emit(stops.Push(decoder.Finish()));
-  emit(stops.Finish());
+  emit(answer.Flush());
   return {};
 }
 

@@ -9,23 +9,17 @@
 
 #include "oscar/kv_cache.h"
 #include "oscar/result.h"
+#include "src/engine/runtime/answer_stream.h"
 #include "src/engine/runtime/engine.h"
-#include "src/engine/sample/sampling_params.h"
 
 namespace oscar::engine {
 
 struct GenerateRequest {
   std::vector<int32_t> prompt;          // the whole prompt, cached tokens included; not empty
-  SamplingParams sampling;
-  int max_tokens = 0;                   // 0: until the context is full
-  std::vector<std::string> stop;        // stop strings; not part of the text
-  bool ignore_end = false;              // go on after an end-of-generation token (benchmarks)
+  AnswerParams answer;                  // max_tokens 0: until the context is full
   std::function<void(std::string_view text)> on_text;  // whole UTF-8, as it comes
   const std::atomic<bool>* cancelled = nullptr;
 };
-
-enum class FinishReason { kEndToken, kStopString, kLength, kContextFull, kCancelled };
-std::string_view FinishReasonName(FinishReason reason);
 
 struct GenerateResult {
   std::vector<int32_t> tokens;   // generated, the end token excluded

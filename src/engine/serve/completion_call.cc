@@ -17,8 +17,8 @@ using nlohmann::json;
 constexpr int kMostChoices = 16;
 constexpr size_t kMostMessages = 4096;
 
-void ReadSampling(RequestFields& fields, GenerationRequest* request) {
-  SamplingParams& sampling = request->sampling;
+void ReadSampling(RequestFields& fields, AnswerParams* answer) {
+  SamplingParams& sampling = answer->sampling;
   const auto set = [](float& to, std::optional<double> value) {
     if (value) to = static_cast<float>(*value);
   };
@@ -37,8 +37,8 @@ void ReadSampling(RequestFields& fields, GenerationRequest* request) {
   if (const auto seed = fields.Integer("seed", std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max())) {
     sampling.seed = static_cast<uint64_t>(*seed);
   }
-  if (auto stop = fields.Texts("stop", 16, 256)) request->stop = *std::move(stop);
-  request->ignore_end = fields.Bool("ignore_eos").value_or(false);
+  if (auto stop = fields.Texts("stop", 16, 256)) answer->stop = *std::move(stop);
+  answer->ignore_end = fields.Bool("ignore_eos").value_or(false);
 }
 
 // The text of a message: a string, or parts of type text.
@@ -182,7 +182,7 @@ void ReadLength(RequestFields& fields, bool chat, int context, GenerationRequest
     error.extras = {{"n_prompt_tokens", prompt}, {"n_max_tokens", std::max<int64_t>(1, wanted.value_or(1))}, {"max_model_len", context}};
     return fields.Fail(std::move(error));
   }
-  request->max_tokens = static_cast<int>(most);
+  request->answer.max_tokens = static_cast<int>(most);
 }
 
 void ReadStreaming(RequestFields& fields, CompletionCall* call) {
@@ -213,7 +213,7 @@ std::variant<CompletionCall, ApiError> ParseCompletionCall(bool chat, std::strin
     return ApiError{404, "invalid_request_error", "model_not_found", "model", "no model \"" + Quoted(model) + "\"; there is " + model_id, {}};
   }
   ReadStreaming(fields, &call);
-  ReadSampling(fields, &call.request);
+  ReadSampling(fields, &call.request.answer);
   ReadScores(fields, &call);
   call.choices = static_cast<int>(fields.Integer("n", 1, kMostChoices).value_or(1));
   fields.Ignore({"user", "metadata", "service_tier", "safety_identifier", "verbosity", "prompt_cache_key", "prompt_cache_retention"});

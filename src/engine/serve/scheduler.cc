@@ -9,17 +9,14 @@
 namespace oscar::engine {
 
 struct Scheduler::Active {
-  Active(uint64_t request_id, GenerationRequest wanted, GenerationSink to, SequenceId at, const Tokenizer& tokenizer, Sampler drawing)
-      : id(request_id), request(std::move(wanted)), sink(std::move(to)), sequence(at), sampler(std::move(drawing)), decoder(tokenizer),
-        stops(request.stop) {}
+  Active(Waiting waiting, SequenceId at, AnswerStream stream)
+      : id(waiting.id), request(std::move(waiting.request)), sink(std::move(waiting.sink)), sequence(at), answer(std::move(stream)) {}
 
   uint64_t id;
   GenerationRequest request;
   GenerationSink sink;
   SequenceId sequence;
-  Sampler sampler;
-  StreamDecoder decoder;
-  StopMatcher stops;
+  AnswerStream answer;
   std::vector<int32_t> tokens;  // in the cache
   int32_t next_token = -1;      // sampled, not in the cache yet; -1 while the prompt is computed
   std::vector<TokenScore> prompt_scores;
@@ -29,12 +26,12 @@ struct Scheduler::Active {
 
   bool decoding() const { return next_token >= 0; }
   bool ended() const { return finish.has_value() || !error.ok(); }
-  int64_t reserved_tokens() const { return static_cast<int64_t>(request.prompt.size()) + request.max_tokens; }
+  int64_t reserved_tokens() const { return static_cast<int64_t>(request.prompt.size()) + request.answer.max_tokens; }
   void Emit(GenerationEvent event) const {
     event.prompt_tokens = static_cast<int>(request.prompt.size());
     event.cached_tokens = cached_tokens;
     event.completion_tokens = completion_tokens;
-    event.seed = sampler.seed();
+    event.seed = answer.seed();
     event.finish = finish;
     event.error = error;
     sink(event);
@@ -72,12 +69,12 @@ Scheduler::~Scheduler() {
 }
 
 Result<uint64_t> Scheduler::Submit(GenerationRequest request, GenerationSink sink) {
-  OSCAR_TRY(ValidateSamplingParams(request.sampling));
+  OSCAR_TRY(ValidateSamplingParams(request.answer.sampling));
   if (request.prompt.empty()) return Status(StatusCode::kInvalidArgument, "the prompt has no tokens");
-  const int64_t needed = static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
-  if (request.max_tokens < (request.score_prompt ? 0 : 1) || needed > context_) {
+  const int64_t needed = static_cast<int64_t>(request.prompt.size()) + request.answer.max_tokens;
+  if (request.answer.max_tokens < (request.score_prompt ? 0 : 1) || needed > context_) {
     return Status(StatusCode::kInvalidArgument, "the prompt has " + std::to_string(request.prompt.size()) + " tokens and the answer up to " +
-                                                    std::to_string(request.max_tokens) + "; the context holds " + std::to_string(context_));
+                                                    std::to_string(request.answer.max_tokens) + "; the context holds " + std::to_string(context_));
   }
   uint64_t id = 0;
   {
@@ -175,7 +172,7 @@ void Scheduler::Admit() {
       next = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    const int64_t needed = static_cast<int64_t>(next.request.prompt.size()) + next.request.max_tokens;
+    const int64_t needed = static_cast<int64_t>(next.request.prompt.size()) + next.request.answer.max_tokens;
     if (!MakeRoom(needed)) {
       const std::lock_guard lock(mutex_);
       waiting_.push_front(std::move(next));  // in order of arrival: nobody overtakes a large request for ever
@@ -239,12 +236,11 @@ Result<SequenceId> Scheduler::SequenceFor(const GenerationRequest& request, std:
 }
 
 Status Scheduler::StartRequest(Waiting waiting) {
-  OSCAR_ASSIGN_OR_RETURN(Sampler sampler, Sampler::Create(waiting.request.sampling, engine_.model().config().vocab_size));
-  for (const int32_t token : waiting.request.prompt) sampler.Accept(token, /*is_prompt=*/true);
+  OSCAR_ASSIGN_OR_RETURN(AnswerStream answer, AnswerStream::Create(engine_.tokenizer(), waiting.request.answer,
+                                                                   engine_.model().config().vocab_size, waiting.request.prompt));
   std::vector<int32_t> tokens;
   OSCAR_ASSIGN_OR_RETURN(const SequenceId sequence, SequenceFor(waiting.request, &tokens));
-  Active& active = active_.emplace_back(waiting.id, std::move(waiting.request), std::move(waiting.sink), sequence, engine_.tokenizer(),
-                                        std::move(sampler));
+  Active& active = active_.emplace_back(std::move(waiting), sequence, std::move(answer));
   active.tokens = std::move(tokens);
   active.cached_tokens = static_cast<int>(active.tokens.size());
   const std::lock_guard lock(mutex_);
@@ -321,34 +317,21 @@ void Scheduler::ScorePrompt(Active& active, std::span<const float> logits) {
 void Scheduler::TakeLogits(Active& active, std::span<const float> logits) {
   GenerationEvent event;
   event.prompt_scores = std::exchange(active.prompt_scores, {});
-  if (active.request.max_tokens == 0) {
+  if (active.request.answer.max_tokens == 0) {
     active.finish = FinishReason::kLength;
     return active.Emit(std::move(event));
   }
-  const auto token = active.sampler.Sample(logits, static_cast<int64_t>(active.tokens.size()));
-  if (!token.ok()) {
-    active.error = token.status();
+  const auto next = active.answer.Next(logits, static_cast<int64_t>(active.tokens.size()));
+  if (!next.ok()) {
+    active.error = next.status();
     return active.Emit({});
   }
-  event.tokens.push_back(*token);
-  if (active.request.top_scores) event.scores.push_back(ScoreToken(logits, *token, *active.request.top_scores));
+  event.tokens.push_back(next->token);
+  event.text = next->text;
+  if (active.request.top_scores) event.scores.push_back(ScoreToken(logits, next->token, *active.request.top_scores));
   ++active.completion_tokens;
-  if (!active.request.ignore_end && engine_.tokenizer().IsEndOfGeneration(*token)) {
-    active.finish = FinishReason::kEndToken;
-  } else {
-    active.sampler.Accept(*token, /*is_prompt=*/false);
-    active.next_token = *token;
-    event.text = active.stops.Push(active.decoder.Push(*token));
-    if (active.stops.stopped()) {
-      active.finish = FinishReason::kStopString;
-    } else if (active.completion_tokens >= active.request.max_tokens) {
-      active.finish = FinishReason::kLength;
-    }
-  }
-  if (active.finish && *active.finish != FinishReason::kStopString) {
-    event.text += active.stops.Push(active.decoder.Finish());
-    event.text += active.stops.Finish();
-  }
+  active.next_token = next->token;
+  active.finish = next->finish;
   active.Emit(std::move(event));
 }
 

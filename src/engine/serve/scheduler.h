@@ -19,11 +19,8 @@
 
 #include "oscar/kv_cache.h"
 #include "oscar/result.h"
+#include "src/engine/runtime/answer_stream.h"
 #include "src/engine/runtime/engine.h"
-#include "src/engine/runtime/generate.h"
-#include "src/engine/sample/sampler.h"
-#include "src/engine/sample/stop_matcher.h"
-#include "src/engine/text/stream_decoder.h"
 
 namespace oscar::engine {
 
@@ -36,10 +33,7 @@ struct SchedulerOptions {
 
 struct GenerationRequest {
   std::vector<int32_t> prompt;  // not empty
-  SamplingParams sampling;
-  int max_tokens = 0;           // at least 1, or 0 with score_prompt; prompt and answer together fit the context
-  std::vector<std::string> stop;
-  bool ignore_end = false;
+  AnswerParams answer;          // max_tokens: at least 1, or 0 with score_prompt; prompt and answer together fit the context
   std::optional<int> top_scores;  // score each sampled token beside that many of the most likely ones
   bool score_prompt = false;      // the prompt's tokens too: nothing of them is taken from the cache, which has no logits
 };

@@ -217,11 +217,12 @@ class ServerImpl final : public Server {
     const auto answer = std::make_shared<CompletionAnswer>(
         call, engine_.tokenizer(), CompletionAnswer::Identity{(chat ? "chatcmpl-" : "cmpl-") + RandomId(), model_id_, now}, std::move(fields),
         responder);
-    if (!call.request.sampling.seed) call.request.sampling.seed = std::random_device{}();
+    SamplingParams& sampling = call.request.answer.sampling;
+    if (!sampling.seed) sampling.seed = std::random_device{}();
     const auto ids = std::make_shared<std::vector<uint64_t>>();
     for (int choice = 0; choice < call.choices; ++choice) {
       GenerationRequest one = call.request;
-      one.sampling.seed = *call.request.sampling.seed + static_cast<uint64_t>(choice);
+      one.answer.sampling.seed = *sampling.seed + static_cast<uint64_t>(choice);
       const auto id = scheduler_->Submit(std::move(one), [answer, choice](const GenerationEvent& event) { answer->Add(choice, event); });
       if (!id.ok()) {
         answer->Fail(FromStatus(id.status()));
