@@ -27,14 +27,6 @@ struct RunArguments {
   bool raw = false, quiet = false;
 };
 
-// Prompt tokens of a chat so far, through the model's template.
-Result<std::vector<int32_t>> RenderChat(const engine::Engine& engine, const std::vector<engine::ChatMessage>& messages) {
-  engine::ChatRequest request;
-  request.messages = messages;
-  OSCAR_ASSIGN_OR_RETURN(const std::string prompt, engine.chat_template()->Render(request));
-  return engine.tokenizer().Encode(prompt, {.add_special = false, .parse_special = true});
-}
-
 void PrintStatistics(engine::Engine& engine, const KvCache& cache, const engine::Conversation& conversation,
                      const engine::GenerateResult& result) {
   const KvShape& shape = engine.model().config().kv;
@@ -83,7 +75,7 @@ class RunSession {
     } else {
       StartChat();
       messages_.push_back({.role = "user", .content = text});
-      OSCAR_ASSIGN_OR_RETURN(prompt, RenderChat(engine_, messages_));
+      OSCAR_ASSIGN_OR_RETURN(prompt, engine_.EncodeChat({.messages = messages_}));
     }
     OSCAR_ASSIGN_OR_RETURN(const engine::GenerateResult result, Answer(std::move(prompt)));
     if (result.finish == engine::FinishReason::kCancelled) return {StatusCode::kCancelled, "interrupted"};
@@ -101,7 +93,7 @@ class RunSession {
         continue;
       }
       messages_.push_back({.role = "user", .content = *line});
-      auto prompt = RenderChat(engine_, messages_);
+      auto prompt = engine_.EncodeChat({.messages = messages_});
       auto answer = prompt.ok() ? Answer(*std::move(prompt)) : Result<engine::GenerateResult>(prompt.status());
       if (!answer.ok()) {
         // The chat goes on without this turn: nothing that was said before is lost.

@@ -19,10 +19,7 @@ Result<std::vector<int32_t>> PromptTokens(const Engine& engine, const RetrievalI
   if (engine.chat_template() == nullptr) {
     return engine.tokenizer().Encode(item.prompt + "\n" + item.answer_start, {.add_special = true, .parse_special = false});
   }
-  ChatRequest request;
-  request.messages.push_back({.role = "user", .content = item.prompt});
-  OSCAR_ASSIGN_OR_RETURN(const std::string prompt, engine.chat_template()->Render(request));
-  return engine.tokenizer().Encode(prompt + item.answer_start, {.add_special = false, .parse_special = true});
+  return engine.EncodeChat({.messages = {{.role = "user", .content = item.prompt}}}, item.answer_start);
 }
 
 // The item with the most filling that leaves room for its answer within `length` tokens.

@@ -151,11 +151,7 @@ class TaskRun {
     if (engine_.chat_template() == nullptr) {
       return engine_.tokenizer().Encode(item.continuation.empty() ? item.prompt : item.continuation, {.add_special = true});
     }
-    ChatRequest chat;
-    chat.messages.push_back({.role = "user", .content = item.prompt});
-    chat.extra_json = request_.template_variables;
-    OSCAR_ASSIGN_OR_RETURN(const std::string prompt, engine_.chat_template()->Render(chat));
-    return engine_.tokenizer().Encode(prompt, {.add_special = false, .parse_special = true});
+    return engine_.EncodeChat({.messages = {{.role = "user", .content = item.prompt}}, .extra_json = request_.template_variables});
   }
 
   Engine& engine_;

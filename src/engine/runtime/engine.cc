@@ -93,6 +93,11 @@ Status Engine::LoadTokenizer() {
 
 bool TakesEncodeEffort(const KvSetup& setup) { return setup.profile.row(0, 0, KvSide::kKey).encoder == EncoderKind::kErrorFeedback; }
 
+Result<std::vector<int32_t>> Engine::EncodeChat(const ChatRequest& chat, std::string_view answer_start) const {
+  OSCAR_ASSIGN_OR_RETURN(std::string prompt, chat_template_->Render(chat));
+  return tokenizer_->Encode(prompt.append(answer_start), {.add_special = false, .parse_special = true});
+}
+
 Result<KvSetup> Engine::SetUpKv(const std::string& kv, const std::filesystem::path& profile_path) const {
   OSCAR_ASSIGN_OR_RETURN(const KvMethod method, ParseKvMethod(kv));
   const KvShape& shape = model_->config().kv;

@@ -5,6 +5,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "oscar/kv_cache.h"
 #include "oscar/result.h"
@@ -38,6 +40,9 @@ class Engine {
   const Model& model() const { return *model_; }
   const Tokenizer& tokenizer() const { return *tokenizer_; }
   const ChatTemplate* chat_template() const { return chat_template_ ? &*chat_template_ : nullptr; }  // null: none in the file
+  // Tokens of a chat through the model's template, with `answer_start` behind them. Precondition: chat_template() is not null. Errors
+  // of the template and the tokenizer.
+  Result<std::vector<int32_t>> EncodeChat(const ChatRequest& chat, std::string_view answer_start = "") const;
   const ModelIdentity& identity() const { return identity_; }
   const std::filesystem::path& model_path() const { return model_path_; }
   const EngineOptions& options() const { return options_; }
