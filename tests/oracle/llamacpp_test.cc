@@ -19,6 +19,7 @@
 #include "src/testing/exact_kv_cache.h"
 #include "tests/oracle/llamacpp_attention.h"
 #include "tests/oracle/llamacpp_record.h"
+#include "tests/oracle/processor_flags.h"
 #include "tests/oracle/widened_weights.h"
 
 namespace oscar::oracle {
@@ -40,17 +41,6 @@ constexpr Bounds kSameArithmetic = {1e-9, 0};
 // cache on the same text, differs by 2.9e-3 (SmolLM2), 1.1e-3 (Qwen 0.5B) and 2.2e-3 (Qwen 1.5B), and parts where the margin
 // is up to 0.23.
 constexpr Bounds kRounding = {6e-3, 0.5f};
-
-// The same list as in record_llamacpp.cc.
-uint32_t ProcessorFlags() {
-  const int flags[] = {ggml_cpu_has_avx2(),        ggml_cpu_has_fma(),         ggml_cpu_has_f16c(),        ggml_cpu_has_avx_vnni(),
-                       ggml_cpu_has_avx512(),      ggml_cpu_has_avx512_vbmi(), ggml_cpu_has_avx512_vnni(), ggml_cpu_has_avx512_bf16(),
-                       ggml_cpu_has_amx_int8(),    ggml_cpu_has_neon(),        ggml_cpu_has_dotprod(),     ggml_cpu_has_matmul_int8(),
-                       ggml_cpu_has_llamafile()};
-  uint32_t bits = 0;
-  for (int flag : flags) bits = bits << 1 | static_cast<uint32_t>(flag != 0);
-  return bits;
-}
 
 // Our attention over BF16 rows against an F16 cache, with nothing else that rounds (measured: 2.5e-5).
 constexpr Bounds kUnroundedActivations = {1e-4, 0.02f};

@@ -19,8 +19,8 @@
 #include <string>
 #include <vector>
 
-#include "ggml-cpu.h"
 #include "llama.h"
+#include "processor_flags.h"
 #include "widened_weights.h"
 
 namespace {
@@ -41,17 +41,6 @@ const char* const kPrompts[] = {
 [[noreturn]] void Fail(const std::string& message) {
   std::fprintf(stderr, "record_llamacpp: %s\n", message.c_str());
   std::exit(1);
-}
-
-// What ggml's kernels, and so the order of their sums, depend on. The same list as in llamacpp_test.cc.
-uint32_t ProcessorFlags() {
-  const int flags[] = {ggml_cpu_has_avx2(),        ggml_cpu_has_fma(),         ggml_cpu_has_f16c(),        ggml_cpu_has_avx_vnni(),
-                       ggml_cpu_has_avx512(),      ggml_cpu_has_avx512_vbmi(), ggml_cpu_has_avx512_vnni(), ggml_cpu_has_avx512_bf16(),
-                       ggml_cpu_has_amx_int8(),    ggml_cpu_has_neon(),        ggml_cpu_has_dotprod(),     ggml_cpu_has_matmul_int8(),
-                       ggml_cpu_has_llamafile()};
-  uint32_t bits = 0;
-  for (int flag : flags) bits = bits << 1 | static_cast<uint32_t>(flag != 0);
-  return bits;
 }
 
 struct Options {
@@ -101,7 +90,7 @@ class Recorder {
     vocab_ = llama_model_get_vocab(model_);
     vocab_size_ = llama_vocab_n_tokens(vocab_);
     out_.write("OSLCREF1", 8);
-    Put<uint32_t>(ProcessorFlags());
+    Put<uint32_t>(oscar::oracle::ProcessorFlags());
     Put<uint32_t>(vocab_size_);
   }
 
