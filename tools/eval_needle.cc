@@ -2,12 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <fmt/format.h>
-#include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "src/base/status_macros.h"
 #include "src/engine/evaluate/needle_codes.h"
@@ -16,6 +14,7 @@
 #include "src/engine/report/table.h"
 #include "src/engine/runtime/calibration_text.h"
 #include "src/engine/runtime/text_source.h"
+#include "src/io/jsonl_file.h"
 #include "tools/command_line.h"
 #include "tools/subcommands.h"
 #include "tools/terminal.h"
@@ -105,31 +104,11 @@ engine::Table TasksTable(const std::vector<engine::RetrievalCell>& cells) {
   return table;
 }
 
-// One JSON object per line and answer, written as it comes.
-class RecordFile {
- public:
-  static Result<std::unique_ptr<RecordFile>> Open(const std::string& path) {
-    auto records = std::make_unique<RecordFile>();
-    if (path.empty()) return records;
-    records->path_ = path;
-    records->file_.open(path, std::ios::trunc);
-    if (!records->file_) return Status(StatusCode::kIoError, "--records " + path + ": " + std::strerror(errno));
-    return records;
-  }
-  Status Add(const engine::RetrievalAnswer& answer) {
-    if (path_.empty()) return {};
-    const nlohmann::ordered_json line = {{"task", engine::RetrievalTaskName(answer.task)}, {"length_tokens", answer.length},
-                                         {"sample", answer.sample}, {"kv", answer.method}, {"prompt_tokens", answer.prompt_tokens},
-                                         {"expected", answer.expected}, {"answer", answer.answer}, {"score", answer.score}};
-    file_ << line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << std::endl;
-    if (!file_) return {StatusCode::kIoError, "--records " + path_ + ": " + std::strerror(errno)};
-    return {};
-  }
-
- private:
-  std::string path_;
-  std::ofstream file_;
-};
+nlohmann::ordered_json AnswerRecord(const engine::RetrievalAnswer& answer) {
+  return {{"task", engine::RetrievalTaskName(answer.task)}, {"length_tokens", answer.length}, {"sample", answer.sample},
+          {"kv", answer.method}, {"prompt_tokens", answer.prompt_tokens}, {"expected", answer.expected}, {"answer", answer.answer},
+          {"score", answer.score}};
+}
 
 Result<engine::RetrievalSources> ReadSources(const NeedleArguments& arguments, const engine::TextSource& text) {
   engine::RetrievalSources sources;
@@ -153,7 +132,12 @@ Status RunNeedle(const NeedleArguments& arguments) {
   }
   OSCAR_ASSIGN_OR_RETURN(engine::RetrievalSources sources, ReadSources(arguments, text));
   OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> methods, SetUpMethods("eval", *engine, arguments.methods));
-  OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<RecordFile> records, RecordFile::Open(arguments.records));
+  std::optional<io::JsonLinesWriter> records;
+  if (!arguments.records.empty()) {
+    auto opened = io::JsonLinesWriter::Open(arguments.records, io::JsonLinesWriter::Mode::kTruncate);
+    if (!opened.ok()) return opened.status().WithContext("--records");
+    records = *std::move(opened);
+  }
   CatchInterrupts();
   engine::JsonReport json("eval needle");
   json.Set("model", engine->identity().name);
@@ -170,7 +154,7 @@ Status RunNeedle(const NeedleArguments& arguments) {
   }
   if (!tasks.generated.empty()) {
     engine::RetrievalRequest request{methods, tasks.generated, arguments.lengths, arguments.samples, arguments.seed, std::move(sources),
-                                     [&](const engine::RetrievalAnswer& answer) { return records->Add(answer); },
+                                     [&](const engine::RetrievalAnswer& answer) { return records ? records->Write(AnswerRecord(answer)) : Status(); },
                                      ProgressControl("tasks", arguments.quiet)};
     OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::RetrievalCell> cells, engine::RunRetrieval(*engine, request));
     json.Add("tasks", TasksTable(cells));

@@ -62,4 +62,16 @@ Result<std::vector<nlohmann::json>> ReadJsonLines(const std::filesystem::path& p
   return lines;
 }
 
+Result<JsonLinesWriter> JsonLinesWriter::Open(const std::filesystem::path& path, Mode mode) {
+  std::ofstream file(path, mode == Mode::kAppend ? std::ios::app : std::ios::trunc);
+  if (!file) return Status(StatusCode::kIoError, path.string() + ": " + std::strerror(errno));
+  return JsonLinesWriter(path, std::move(file));
+}
+
+Status JsonLinesWriter::Write(const nlohmann::ordered_json& object) {
+  file_ << object.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << std::endl;
+  if (!file_) return {StatusCode::kIoError, path_.string() + ": " + std::strerror(errno)};
+  return {};
+}
+
 }  // namespace oscar::io

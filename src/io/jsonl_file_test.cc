@@ -36,6 +36,26 @@ TEST_F(JsonLines, PlainAndCompressedFilesGiveTheSameObjects) {
   EXPECT_EQ(*compressed, *plain);
 }
 
+TEST_F(JsonLines, WhatIsWrittenIsReadBackAndAppendedTo) {
+  for (const auto mode : {JsonLinesWriter::Mode::kTruncate, JsonLinesWriter::Mode::kAppend}) {
+    auto writer = JsonLinesWriter::Open(path_, mode);
+    ASSERT_TRUE(writer.ok()) << writer.status().message();
+    ASSERT_TRUE(writer->Write({{"text", "a\nb"}}).ok());
+    ASSERT_TRUE(writer->Write({{"text", "\xff"}}).ok());
+  }
+  const auto lines = ReadJsonLines(path_);
+  ASSERT_TRUE(lines.ok()) << lines.status().message();
+  ASSERT_EQ(lines->size(), 4u);
+  EXPECT_EQ((*lines)[2]["text"], "a\nb");
+  EXPECT_EQ((*lines)[3]["text"], "\xEF\xBF\xBD");
+  const auto refused = JsonLinesWriter::Open("/nonexistent/x", JsonLinesWriter::Mode::kAppend);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("/nonexistent/x"), std::string::npos);
+  auto full = JsonLinesWriter::Open("/dev/full", JsonLinesWriter::Mode::kAppend);
+  ASSERT_TRUE(full.ok());
+  EXPECT_EQ(full->Write({{"a", 1}}).code(), StatusCode::kIoError);
+}
+
 TEST_F(JsonLines, ErrorsNameFileAndLine) {
   for (const char* text : {"{\"a\": 1}\n[1]\n", "{\"a\": 1}\n{\"a\": \n"}) {
     Write(text);

@@ -1,12 +1,10 @@
 #include "src/engine/evaluate/task_run.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <tuple>
 #include <utility>
 
@@ -39,31 +37,24 @@ class RecordLog {
  public:
   Status Open(const std::filesystem::path& path, const ordered_json& settings) {
     if (path.empty()) return {};
-    path_ = path;
     const bool exists = std::filesystem::exists(path) && std::filesystem::file_size(path) > 0;
-    if (exists) OSCAR_TRY(ReadEarlier(settings));
-    file_.open(path, std::ios::app);
-    if (!file_) return {StatusCode::kIoError, path.string() + ": " + std::strerror(errno)};
+    if (exists) OSCAR_TRY(ReadEarlier(path, settings));
+    OSCAR_ASSIGN_OR_RETURN(file_, io::JsonLinesWriter::Open(path, io::JsonLinesWriter::Mode::kAppend));
     return exists ? Status() : Write(settings);
   }
   const Outcome* Find(const AnswerKey& key) const {
     const auto found = earlier_.find(key);
     return found == earlier_.end() ? nullptr : &found->second;
   }
-  Status Write(const ordered_json& line) {
-    if (path_.empty()) return {};
-    file_ << line.dump(-1, ' ', false, ordered_json::error_handler_t::replace) << std::endl;
-    if (!file_) return {StatusCode::kIoError, path_.string() + ": " + std::strerror(errno)};
-    return {};
-  }
+  Status Write(const ordered_json& line) { return file_ ? file_->Write(line) : Status(); }
 
  private:
-  Status ReadEarlier(const ordered_json& settings) {
-    OSCAR_ASSIGN_OR_RETURN(const std::vector<nlohmann::json> lines, io::ReadJsonLines(path_));
+  Status ReadEarlier(const std::filesystem::path& path, const ordered_json& settings) {
+    OSCAR_ASSIGN_OR_RETURN(const std::vector<nlohmann::json> lines, io::ReadJsonLines(path));
     for (const auto& [name, value] : settings.items()) {
       const nlohmann::json wanted = value, found = lines.empty() ? nlohmann::json() : lines[0].value(name, nlohmann::json());
       if (found == wanted) continue;
-      return {StatusCode::kFailedPrecondition, path_.string() + ": holds answers with " + name + " " + found.dump() + ", this run has " +
+      return {StatusCode::kFailedPrecondition, path.string() + ": holds answers with " + name + " " + found.dump() + ", this run has " +
                                                    wanted.dump() + "; give another --records file"};
     }
     for (size_t i = 1; i < lines.size(); ++i) {
@@ -71,14 +62,13 @@ class RecordLog {
         earlier_[{lines[i].at("kv"), lines[i].at("id"), lines[i].at("sample")}] = {lines[i].at("correct"), lines[i].at("truncated"),
                                                                                   lines[i].at("answer_tokens")};
       } catch (const nlohmann::json::exception&) {
-        return {StatusCode::kCorruptData, path_.string() + ": record " + std::to_string(i + 1) + " lacks a field of an answer"};
+        return {StatusCode::kCorruptData, path.string() + ": record " + std::to_string(i + 1) + " lacks a field of an answer"};
       }
     }
     return {};
   }
 
-  std::filesystem::path path_;
-  std::ofstream file_;
+  std::optional<io::JsonLinesWriter> file_;  // none: nothing is recorded
   std::map<AnswerKey, Outcome> earlier_;
 };
 
