@@ -1,4 +1,5 @@
 // CPU kernels of the affine codecs: instantiations only.
+#include "src/base/cpu_features.h"
 #include "src/base/simd_targets.h"
 #include "src/kv/codec/affine/cpu.h"
 
@@ -6,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "src/kv/codec/affine/cpu.cc"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "src/kv/codec/affine/byte_attention-inl.h"
 #include "src/kv/codec/affine/encode-inl.h"
 #include "src/kv/codec/affine/feedback-inl.h"
 #include "src/kv/codec/affine/pack-inl.h"
@@ -49,14 +51,34 @@ struct AffineEncoder {
   }
 };
 
-void Int1Decode(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::DecodePart<PageReader<1>>(params).Run(); }
-void Int1Prefill(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::PrefillPart<PageReader<1>>(params).Run(); }
+// For decode and prefill, where bytes can be multiplied.
+#if OSCAR_TARGET_HAS_BYTE_DOTS
+template <int kBits>
+void Attend(const kernels::AttendPartParams& params) {
+#if HWY_TARGET == HWY_AVX3
+  if (base::HasAvx512Vnni()) return ByteAttentionPart<kBits, true>(params).Run();
+#endif
+  ByteAttentionPart<kBits, false>(params).Run();
+}
+template <int kBits>
+void Decode(const kernels::AttendPartParams& params) { Attend<kBits>(params); }
+template <int kBits>
+void Prefill(const kernels::AttendPartParams& params) { Attend<kBits>(params); }
+#else
+template <int kBits>
+void Decode(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::DecodePart<PageReader<kBits>>(params).Run(); }
+template <int kBits>
+void Prefill(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::PrefillPart<PageReader<kBits>>(params).Run(); }
+#endif
+
+void Int1Decode(const kernels::AttendPartParams& params) { Decode<1>(params); }
+void Int1Prefill(const kernels::AttendPartParams& params) { Prefill<1>(params); }
 int Int1Demote(const kernels::DemoteSideParams& params) { return kernels::HWY_NAMESPACE::DemoteSide<AffineEncoder<1>>(params); }
-void Int2Decode(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::DecodePart<PageReader<2>>(params).Run(); }
-void Int2Prefill(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::PrefillPart<PageReader<2>>(params).Run(); }
+void Int2Decode(const kernels::AttendPartParams& params) { Decode<2>(params); }
+void Int2Prefill(const kernels::AttendPartParams& params) { Prefill<2>(params); }
 int Int2Demote(const kernels::DemoteSideParams& params) { return kernels::HWY_NAMESPACE::DemoteSide<AffineEncoder<2>>(params); }
-void Int4Decode(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::DecodePart<PageReader<4>>(params).Run(); }
-void Int4Prefill(const kernels::AttendPartParams& params) { kernels::HWY_NAMESPACE::PrefillPart<PageReader<4>>(params).Run(); }
+void Int4Decode(const kernels::AttendPartParams& params) { Decode<4>(params); }
+void Int4Prefill(const kernels::AttendPartParams& params) { Prefill<4>(params); }
 int Int4Demote(const kernels::DemoteSideParams& params) { return kernels::HWY_NAMESPACE::DemoteSide<AffineEncoder<4>>(params); }
 
 }  // namespace HWY_NAMESPACE

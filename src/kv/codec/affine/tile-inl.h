@@ -43,6 +43,22 @@ class Levels {
   base::HWY_NAMESPACE::BitLevels<kBits> table_{-kCentre};
 };
 
+// f32 scales and centred offsets [64] of one side of a page: x_hat = scale level + offset.
+template <int kBits>
+void LoadGrids(const std::byte* page, KvSide side, int d, float* HWY_RESTRICT scales, float* HWY_RESTRICT offsets) {
+  using Layout = PageLayout<kBits>;
+  const F32Tag df;
+  const hn::Rebind<hwy::float16_t, F32Tag> d16;
+  const auto* scale_bits = reinterpret_cast<const hwy::float16_t*>(page + Layout::ScalesStart(side, d));
+  const auto* offset_bits = reinterpret_cast<const hwy::float16_t*>(page + Layout::OffsetsStart(side, d));
+  for (size_t t = 0; t < kPageTokens; t += kLanes) {
+    const F32Vec scale = hn::PromoteTo(df, hn::LoadU(d16, scale_bits + t));
+    const F32Vec offset = hn::PromoteTo(df, hn::LoadU(d16, offset_bits + t));
+    hn::Store(scale, df, scales + t);
+    hn::Store(hn::MulAdd(scale, hn::Set(df, Levels<kBits>::kCentre), offset), df, offsets + t);
+  }
+}
+
 template <int kBits>
 class PageReader {
  public:
@@ -52,8 +68,8 @@ class PageReader {
 
   // Encoded pages are always whole.
   void Open(const std::byte* page, int /*num_tokens*/) {
-    LoadMetadata(page, KvSide::kKey, key_scale_, key_offset_);
-    LoadMetadata(page, KvSide::kValue, value_scale_, value_offset_);
+    LoadGrids<kBits>(page, KvSide::kKey, d_, key_scale_, key_offset_);
+    LoadGrids<kBits>(page, KvSide::kValue, d_, value_scale_, value_offset_);
     key_words_ = reinterpret_cast<const uint32_t*>(page + Layout::CodesStart(KvSide::kKey, d_));
     value_words_ = reinterpret_cast<const uint32_t*>(page + Layout::CodesStart(KvSide::kValue, d_));
   }
@@ -148,21 +164,6 @@ class PageReader {
     if (kManyRegisters) return rows <= 4 ? 4 : 2;
     return 2;
   }
-
-  // f32 scales and centred offsets: x_hat = scale level + offset.
-  static void LoadMetadata(const std::byte* page, KvSide side, int d, float* HWY_RESTRICT scales, float* HWY_RESTRICT offsets) {
-    const F32Tag df;
-    const hn::Rebind<hwy::float16_t, F32Tag> d16;
-    const auto* scale_bits = reinterpret_cast<const hwy::float16_t*>(page + Layout::ScalesStart(side, d));
-    const auto* offset_bits = reinterpret_cast<const hwy::float16_t*>(page + Layout::OffsetsStart(side, d));
-    for (size_t t = 0; t < kPageTokens; t += kLanes) {
-      const F32Vec scale = hn::PromoteTo(df, hn::LoadU(d16, scale_bits + t));
-      const F32Vec offset = hn::PromoteTo(df, hn::LoadU(d16, offset_bits + t));
-      hn::Store(scale, df, scales + t);
-      hn::Store(hn::MulAdd(scale, hn::Set(df, Levels<kBits>::kCentre), offset), df, offsets + t);
-    }
-  }
-  void LoadMetadata(const std::byte* page, KvSide side, float* scales, float* offsets) { LoadMetadata(page, side, d_, scales, offsets); }
 
   template <int kRows, int kVectors>
   HWY_INLINE void AddValueChannels(int c, const float* HWY_RESTRICT weights, float* HWY_RESTRICT output) const {

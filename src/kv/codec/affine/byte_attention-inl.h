@@ -1,0 +1,384 @@
+// Attention over encoded pages in whole numbers, for decode and prefill alike: queries and weights become numbers of 16 bits, split in a high and a
+// low signed byte, and meet the codes, unsigned bytes, in byte dot products. No code ever becomes a float. A word of codes
+// (layout.h) gives each lane four codes per shift and mask, which is the operand of one dot product.
+//
+//   score(t)  = scale_t step_r (sum_c n_rc code_tc - centre sum_c n_rc) + offset_t sum_c q_rc      n_r = round(q_r / step_r)
+//   out(c)   += 2^(page max - max) step (sum_t m_rt code_tc - centre sum_t m_rt) + offsets         m_rt = round(p_rt scale_t / step)
+//
+// with p relative to the largest score of row and page, so that the step of the weights, max scale_t / 32639, is known before
+// them. Rounding errors are at most half a step: 2^-16 of the largest component of a query, 2^-16 of the largest weight of a
+// page. The sums are exact. README.md has the error budget.
+#if defined(OSCAR_SRC_KV_CODEC_AFFINE_BYTE_ATTENTION_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OSCAR_SRC_KV_CODEC_AFFINE_BYTE_ATTENTION_INL_H_
+#undef OSCAR_SRC_KV_CODEC_AFFINE_BYTE_ATTENTION_INL_H_
+#else
+#define OSCAR_SRC_KV_CODEC_AFFINE_BYTE_ATTENTION_INL_H_
+#endif
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "hwy/cache_control.h"
+#include "src/base/byte_dot-inl.h"
+#include "src/base/simd_extra-inl.h"
+#include "src/kv/codec/affine/layout.h"
+#include "src/kv/codec/affine/tile-inl.h"
+#include "src/kv/kernels/cpu/page_term-inl.h"
+#include "src/kv/kernels/cpu/row_blocks-inl.h"
+#include "src/kv/kernels/params.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace oscar::affine {
+namespace HWY_NAMESPACE {
+#if OSCAR_TARGET_HAS_BYTE_DOTS
+namespace hn = hwy::HWY_NAMESPACE;
+using base::HWY_NAMESPACE::Exp2NonPositive;
+using base::HWY_NAMESPACE::I32Tag;
+using base::HWY_NAMESPACE::I32Vec;
+
+// The largest number whose high byte, rounded, is at most 127.
+inline constexpr int kLargestNumber = 127 * 256 + 127;
+
+// Numbers of 16 bits into signed bytes of their own, in the order in which codes lie in the dot products: coefficient q of a word
+// holds the numbers q, q + Q, q + 2 Q and q + 3 Q of it, Q = 8 / bits.
+template <int kBits>
+class NumberBytes {
+ public:
+  static constexpr size_t kStep = kBits == 1 ? 32 : 16;  // numbers that are stored at a time
+  static constexpr size_t kVectors = kStep / kLanes;
+
+  HWY_INLINE void Store(const I32Vec (&numbers)[kVectors], int32_t* HWY_RESTRICT high, int32_t* HWY_RESTRICT low) const {
+    const I32Tag di;
+    I32Vec upper[kVectors], lower[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) {
+      upper[v] = hn::ShiftRight<8>(hn::Add(numbers[v], hn::Set(di, 128)));
+      lower[v] = hn::Sub(numbers[v], hn::ShiftLeft<8>(upper[v]));
+    }
+    StoreBytes(upper, reinterpret_cast<uint8_t*>(high));
+    StoreBytes(lower, reinterpret_cast<uint8_t*>(low));
+  }
+
+ private:
+  using ByteTag = hn::FixedTag<uint8_t, 16>;
+  using ByteVec = hn::Vec<ByteTag>;
+
+  // 16 numbers that fit a byte.
+  static HWY_INLINE ByteVec Narrow(const I32Vec* numbers) {
+    const hn::Rebind<int8_t, I32Tag> d8;
+#if HWY_TARGET == HWY_AVX3
+    return hn::BitCast(ByteTag(), hn::DemoteTo(d8, numbers[0]));
+#else
+    return hn::BitCast(ByteTag(), hn::Combine(hn::FixedTag<int8_t, 16>(), hn::DemoteTo(d8, numbers[1]), hn::DemoteTo(d8, numbers[0])));
+#endif
+  }
+  HWY_INLINE void StoreBytes(const I32Vec (&numbers)[kVectors], uint8_t* HWY_RESTRICT to) const {
+    const ByteTag d8;
+    if constexpr (kBits == 1) {
+      // Numbers 0..7 beside 8..15 in pairs, 16..23 beside 24..31 in pairs, then pairs beside pairs.
+      const hn::Repartition<uint16_t, ByteTag> d16;
+      const auto first = hn::BitCast(d16, hn::TableLookupBytes(Narrow(numbers), order_));
+      const auto second = hn::BitCast(d16, hn::TableLookupBytes(Narrow(numbers + kVectors / 2), order_));
+      hn::Store(hn::BitCast(d8, hn::InterleaveLower(d16, first, second)), d8, to);
+      hn::Store(hn::BitCast(d8, hn::InterleaveUpper(d16, first, second)), d8, to + 16);
+    } else {
+      hn::Store(hn::TableLookupBytes(Narrow(numbers), order_), d8, to);
+    }
+  }
+
+  static ByteVec Order() {
+    HWY_ALIGN static constexpr uint8_t kOrder[3][16] = {{0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15},
+                                                        {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15},
+                                                        {0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15}};
+    return hn::Load(ByteTag(), kOrder[kBits / 2]);
+  }
+  const ByteVec order_ = Order();
+};
+
+// The counterpart of kernels' DecodePart and PrefillPart: rows in blocks, each through a whole page while its scores and weights lie
+// in L1. kVnni: the processor has the instruction (cpu_features.h).
+template <int kBits, bool kVnni>
+class ByteAttentionPart {
+ public:
+  explicit ByteAttentionPart(const kernels::AttendPartParams& params) : params_(params), d_(static_cast<size_t>(params.head_dim)) {
+    for (size_t r = 0; r < NumRows(); ++r) {
+      TakeQuery(r);
+      max_[r] = -std::numeric_limits<float>::infinity();
+      std::fill_n(sum_ + r * kLanes, kLanes, 0.0f);
+      std::fill_n(offset_sum_ + r * kLanes, kLanes, 0.0f);
+    }
+    std::fill_n(params.sums.output, NumRows() * d_, 0.0f);
+  }
+
+  void Run() {
+    const int num_pages = params_.runs.num_pages[0];
+    for (int i = 0; i < num_pages; ++i) {
+      if (i + 1 < num_pages) Prefetch(Page(i + 1));
+      AddPage(i);
+    }
+    Finish();
+  }
+
+ private:
+  using Layout = PageLayout<kBits>;
+  static constexpr int kQuads = 8 / kBits;  // dot products of a word
+  static constexpr float kCentre = Levels<kBits>::kCentre;
+  static constexpr size_t kQueryStride = kernels::kMaxHeadDim / 4;
+  static constexpr size_t kWeightStride = kPageTokens / 4;
+  static constexpr size_t kMaxRows = kernels::kMaxTileRows;
+  static constexpr size_t kBlockRows = kernels::HWY_NAMESPACE::kMaxRowBlock;
+
+  // Vectors of lanes beside kRows rows: few rows need more of them, to hide the latency of the dot products.
+  static constexpr int VectorsFor(int rows) {
+    if (kLanes < 16) return 1;
+    if (rows <= 2) return kBits == 1 ? 2 : 4;
+    return kBits == 1 ? 1 : 2;
+  }
+
+  // One page for a block of rows.
+  struct AddPageToRows {
+    ByteAttentionPart* part;
+    int page;
+    template <int kRows>
+    HWY_INLINE void Run(int first) const {
+      const size_t first_row = static_cast<size_t>(first);
+      part->template Scores<kRows>(first_row);
+      for (size_t r = 0; r < kRows; ++r) part->WeighRow(first_row, r, part->PageTermOf(first_row + r, page));
+      part->template AddValues<kRows>(first_row);
+    }
+  };
+
+  size_t NumRows() const { return static_cast<size_t>(params_.num_rows); }
+  const std::byte* Page(int i) const { return params_.pages + static_cast<size_t>(params_.runs.ids[0][i]) * params_.page_stride; }
+  void Prefetch(const std::byte* page) const {
+    for (size_t at = 0; at < Layout::PageBytes(static_cast<int>(d_)); at += 64) hwy::Prefetch(page + at);
+  }
+
+  void TakeQuery(size_t r) {
+    const F32Tag df;
+    const hn::CappedTag<double, 8> d64;
+    const hn::Rebind<float, decltype(d64)> half;
+    const float* HWY_RESTRICT query = params_.queries.Row(static_cast<int>(r));
+    F32Vec largest = hn::Zero(df);
+    auto sum = hn::Zero(d64);  // it multiplies offsets, which may be far larger than the spread of a row
+    for (size_t c = 0; c < d_; c += kLanes) largest = hn::Max(largest, hn::Abs(hn::LoadU(df, query + c)));
+    for (size_t c = 0; c < d_; c += hn::Lanes(d64)) sum = hn::Add(sum, hn::PromoteTo(d64, hn::LoadU(half, query + c)));
+    query_sum_[r] = static_cast<float>(hn::GetLane(hn::SumOfLanes(d64, sum)) * static_cast<double>(params_.scale_log2));
+    const float peak = hn::GetLane(hn::MaxOfLanes(df, largest));
+    const F32Vec reciprocal = hn::Set(df, peak > 0.0f ? static_cast<float>(kLargestNumber) / peak : 0.0f);
+    query_step_[r] = peak / static_cast<float>(kLargestNumber) * params_.scale_log2;
+    const I32Tag di;
+    I32Vec total = hn::Zero(di);
+    for (size_t c = 0; c < d_; c += NumberBytes<kBits>::kStep) {
+      I32Vec numbers[NumberBytes<kBits>::kVectors];
+      for (size_t v = 0; v < NumberBytes<kBits>::kVectors; ++v) {
+        numbers[v] = hn::NearestInt(hn::Mul(hn::LoadU(df, query + c + v * kLanes), reciprocal));
+        total = hn::Add(total, numbers[v]);
+      }
+      bytes_.Store(numbers, query_high_ + r * kQueryStride + c / 4, query_low_ + r * kQueryStride + c / 4);
+    }
+    query_centre_[r] = kCentre * static_cast<float>(hn::GetLane(hn::SumOfLanes(di, total)));
+  }
+
+  void AddPage(int i) {
+    const std::byte* page = Page(i);
+    const int d = params_.head_dim;
+    LoadGrids<kBits>(page, KvSide::kKey, d, key_scale_, key_offset_);
+    LoadGrids<kBits>(page, KvSide::kValue, d, value_scale_, value_offset_);
+    key_words_ = reinterpret_cast<const uint32_t*>(page + Layout::CodesStart(KvSide::kKey, d));
+    value_words_ = reinterpret_cast<const uint32_t*>(page + Layout::CodesStart(KvSide::kValue, d));
+    NormaliseValueScales();
+    kernels::HWY_NAMESPACE::ForRowBlocks(params_.num_rows, AddPageToRows{this, i});
+  }
+
+  float PageTermOf(size_t r, int page) const {
+    if (params_.mean_terms == nullptr) return 0;
+    return kernels::HWY_NAMESPACE::PageTerm(params_.mean_terms + r * d_, params_.page_phases + static_cast<size_t>(page) * d_, d_);
+  }
+
+  // value_scale_ in steps of its largest magnitude / kLargestNumber.
+  void NormaliseValueScales() {
+    const F32Tag df;
+    F32Vec largest = hn::Zero(df);
+    for (size_t t = 0; t < kPageTokens; t += kLanes) largest = hn::Max(largest, hn::Abs(hn::Load(df, value_scale_ + t)));
+    const float peak = hn::GetLane(hn::MaxOfLanes(df, largest));
+    weight_step_ = peak / static_cast<float>(kLargestNumber);
+    const F32Vec reciprocal = hn::Set(df, peak > 0.0f ? static_cast<float>(kLargestNumber) / peak : 0.0f);
+    for (size_t t = 0; t < kPageTokens; t += kLanes) hn::Store(hn::Mul(hn::Load(df, value_scale_ + t), reciprocal), df, value_scale_ + t);
+  }
+
+  // sums[r][v] += sum over the codes of `num_words` words times the bytes of row r.
+  template <size_t kStride, int kRows, int kVectors>
+  static HWY_INLINE void AddWords(const uint32_t* HWY_RESTRICT const (&from)[kVectors], int num_words,
+                                  const int32_t* HWY_RESTRICT coefficients, I32Vec (&sums)[kRows][kVectors]) {
+    const U32Tag du;
+    const U32Vec mask = hn::Set(du, 0x01010101u * ((1u << kBits) - 1));
+    for (int w = 0; w < num_words; ++w) {
+      U32Vec quads[kQuads][kVectors];
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        U32Vec bits = hn::Load(du, from[v] + static_cast<size_t>(w) * kLaneGroup);
+#pragma GCC unroll 8
+        for (int q = 0; q < kQuads; ++q) {
+          quads[q][v] = hn::And(bits, mask);
+          bits = hn::ShiftRight<kBits>(bits);
+        }
+      }
+      const int32_t* HWY_RESTRICT at = coefficients + w * kQuads;
+#pragma GCC unroll 8
+      for (size_t r = 0; r < kRows; ++r) base::HWY_NAMESPACE::AddQuadDots<kVnni>(quads, at + r * kStride, sums[r]);
+    }
+  }
+  // Sums with numbers of 16 bits, exact: (sum of high bytes) 256 + sum of low bytes.
+  template <size_t kStride, int kRows, int kVectors>
+  static HWY_INLINE void SumWords(const uint32_t* HWY_RESTRICT const (&from)[kVectors], int num_words,
+                                  const int32_t* HWY_RESTRICT high, const int32_t* HWY_RESTRICT low, I32Vec (&sums)[kRows][kVectors]) {
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = hn::Zero(I32Tag());
+    }
+    AddWords<kStride>(from, num_words, high, sums);
+    for (int r = 0; r < kRows; ++r) {
+      for (int v = 0; v < kVectors; ++v) sums[r][v] = hn::ShiftLeft<8>(sums[r][v]);
+    }
+    AddWords<kStride>(from, num_words, low, sums);
+  }
+
+  template <int kRows>
+  HWY_INLINE void Scores(size_t first_row) {
+    constexpr int kVectors = VectorsFor(kRows);
+    const int num_words = Layout::ChannelWords(params_.head_dim);
+    for (size_t t = 0; t < kPageTokens; t += kVectors * kLanes) {
+      const uint32_t* HWY_RESTRICT from[kVectors];
+      for (size_t v = 0; v < kVectors; ++v) {
+        const size_t token = t + v * kLanes;
+        from[v] = key_words_ + token / kLaneGroup * static_cast<size_t>(num_words) * kLaneGroup + token % kLaneGroup;
+      }
+      I32Vec sums[kRows][kVectors];
+      SumWords<kQueryStride>(from, num_words, query_high_ + first_row * kQueryStride, query_low_ + first_row * kQueryStride, sums);
+      for (size_t r = 0; r < kRows; ++r) {
+        for (size_t v = 0; v < kVectors; ++v) hn::Store(sums[r][v], I32Tag(), score_sums_ + r * kPageTokens + t + v * kLanes);
+      }
+    }
+  }
+
+  template <int kRows>
+  HWY_INLINE void AddValues(size_t first_row) {
+    constexpr size_t kVectors = VectorsFor(kRows);
+    size_t c = 0;
+    for (; c + kVectors * kLanes <= d_; c += kVectors * kLanes) AddValueChannels<kRows, kVectors>(first_row, c);
+    for (; c < d_; c += kLanes) AddValueChannels<kRows, 1>(first_row, c);
+  }
+  template <int kRows, int kVectors>
+  HWY_INLINE void AddValueChannels(size_t first_row, size_t c) {
+    const F32Tag df;
+    const uint32_t* HWY_RESTRICT from[kVectors];
+    for (size_t v = 0; v < kVectors; ++v) from[v] = value_words_ + Layout::ValueWord(0, static_cast<int>(c + v * kLanes));
+    I32Vec sums[kRows][kVectors];
+    SumWords<kWeightStride>(from, Layout::kTokenWords, weight_high_, weight_low_, sums);
+    for (size_t r = 0; r < kRows; ++r) {
+      float* HWY_RESTRICT out = params_.sums.output + (first_row + r) * d_ + c;
+      const F32Vec step = hn::Set(df, weight_steps_[r]), centre = hn::Set(df, weight_centres_[r]);
+      for (size_t v = 0; v < kVectors; ++v) {
+        const F32Vec levels = hn::Sub(hn::ConvertTo(df, sums[r][v]), centre);
+        hn::StoreU(hn::MulAdd(levels, step, hn::LoadU(df, out + v * kLanes)), df, out + v * kLanes);
+      }
+    }
+  }
+
+  // Sums of row `in_block` of the block and a page become scores, then numbers for its weights; the row's running maximum and sums
+  // follow.
+  void WeighRow(size_t first_row, size_t in_block, float page_term) {
+    const size_t r = first_row + in_block;
+    const F32Tag df;
+    HWY_ALIGN float scores[kPageTokens];
+    const F32Vec centre = hn::Set(df, query_centre_[r]), step = hn::Set(df, query_step_[r]);
+    const F32Vec query_sum = hn::Set(df, query_sum_[r]), term = hn::Set(df, page_term);
+    F32Vec highest = hn::Set(df, -std::numeric_limits<float>::infinity());
+    for (size_t t = 0; t < kPageTokens; t += kLanes) {
+      const F32Vec sum = hn::ConvertTo(df, hn::Load(I32Tag(), score_sums_ + in_block * kPageTokens + t));
+      const F32Vec level = hn::Mul(hn::Sub(sum, centre), step);
+      const F32Vec score = hn::MulAdd(level, hn::Load(df, key_scale_ + t), hn::MulAdd(query_sum, hn::Load(df, key_offset_ + t), term));
+      hn::Store(score, df, scores + t);
+      highest = hn::Max(highest, score);
+    }
+    const float page_max = hn::GetLane(hn::MaxOfLanes(df, highest));
+    SetWeights(r, in_block, scores, page_max);
+  }
+
+  void SetWeights(size_t r, size_t in_block, const float* HWY_RESTRICT scores, float page_max) {
+    const F32Tag df;
+    const I32Tag di;
+    const F32Vec highest = hn::Set(df, page_max);
+    F32Vec sum = hn::Zero(df), offset_sum = hn::Zero(df);
+    I32Vec total = hn::Zero(di);
+    for (size_t t = 0; t < kPageTokens; t += NumberBytes<kBits>::kStep) {
+      I32Vec numbers[NumberBytes<kBits>::kVectors];
+      for (size_t v = 0; v < NumberBytes<kBits>::kVectors; ++v) {
+        const size_t at = t + v * kLanes;
+        const F32Vec p = Exp2NonPositive(hn::Sub(hn::Load(df, scores + at), highest));
+        sum = hn::Add(sum, p);
+        offset_sum = hn::MulAdd(p, hn::Load(df, value_offset_ + at), offset_sum);
+        numbers[v] = hn::NearestInt(hn::Mul(p, hn::Load(df, value_scale_ + at)));
+        total = hn::Add(total, numbers[v]);
+      }
+      bytes_.Store(numbers, weight_high_ + in_block * kWeightStride + t / 4, weight_low_ + in_block * kWeightStride + t / 4);
+    }
+    weight_centres_[in_block] = kCentre * static_cast<float>(hn::GetLane(hn::SumOfLanes(di, total)));
+    float* HWY_RESTRICT sums = sum_ + r * kLanes;
+    float* HWY_RESTRICT offset_sums = offset_sum_ + r * kLanes;
+    F32Vec factor = hn::Set(df, 1.0f);
+    if (page_max > max_[r]) {
+      const F32Vec shrink = Exp2NonPositive(hn::Set(df, max_[r] - page_max));
+      hn::Store(hn::Mul(hn::Load(df, sums), shrink), df, sums);
+      hn::Store(hn::Mul(hn::Load(df, offset_sums), shrink), df, offset_sums);
+      float* HWY_RESTRICT output = params_.sums.output + r * d_;
+      for (size_t c = 0; c < d_; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(df, output + c), shrink), df, output + c);
+      max_[r] = page_max;
+    } else {
+      factor = Exp2NonPositive(hn::Set(df, page_max - max_[r]));
+    }
+    weight_steps_[in_block] = weight_step_ * hn::GetLane(factor);
+    hn::Store(hn::MulAdd(sum, factor, hn::Load(df, sums)), df, sums);
+    hn::Store(hn::MulAdd(offset_sum, factor, hn::Load(df, offset_sums)), df, offset_sums);
+  }
+
+  void Finish() {
+    const F32Tag df;
+    for (size_t r = 0; r < NumRows(); ++r) {
+      params_.sums.max[r] = max_[r];
+      params_.sums.sum[r] = hn::GetLane(hn::SumOfLanes(df, hn::Load(df, sum_ + r * kLanes)));
+      const F32Vec offset = hn::SumOfLanes(df, hn::Load(df, offset_sum_ + r * kLanes));
+      float* HWY_RESTRICT output = params_.sums.output + r * d_;
+      for (size_t c = 0; c < d_; c += kLanes) hn::StoreU(hn::Add(hn::LoadU(df, output + c), offset), df, output + c);
+    }
+  }
+
+  const kernels::AttendPartParams& params_;
+  const size_t d_;
+  const NumberBytes<kBits> bytes_;
+  const uint32_t* key_words_ = nullptr;
+  const uint32_t* value_words_ = nullptr;
+  alignas(64) float key_scale_[kPageTokens];
+  alignas(64) float key_offset_[kPageTokens];
+  alignas(64) float value_scale_[kPageTokens];  // in steps
+  alignas(64) float value_offset_[kPageTokens];
+  alignas(64) int32_t query_high_[kMaxRows * kQueryStride];  // four signed bytes each
+  alignas(64) int32_t query_low_[kMaxRows * kQueryStride];
+  alignas(64) int32_t weight_high_[kBlockRows * kWeightStride];
+  alignas(64) int32_t weight_low_[kBlockRows * kWeightStride];
+  alignas(64) int32_t score_sums_[kBlockRows * kPageTokens];
+  alignas(64) float sum_[kMaxRows * kLanes];
+  alignas(64) float offset_sum_[kMaxRows * kLanes];
+  float query_sum_[kMaxRows], query_step_[kMaxRows], query_centre_[kMaxRows];
+  float weight_steps_[kBlockRows], weight_centres_[kBlockRows];
+  float max_[kMaxRows];
+  float weight_step_ = 0;
+};
+
+#endif  // OSCAR_TARGET_HAS_BYTE_DOTS
+}  // namespace HWY_NAMESPACE
+}  // namespace oscar::affine
+HWY_AFTER_NAMESPACE();
+
+#endif
