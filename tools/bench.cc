@@ -2,7 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "src/base/status_macros.h"
 #include "src/engine/bench/speed.h"
@@ -22,8 +24,22 @@ struct BenchArguments {
   std::vector<std::string> methods{"bf16", "int2:balanced"};
   std::vector<int> contexts{512, 2048, 4096};
   int decode_tokens = 32;
+  std::string against;
+  std::vector<std::string> against_kv{"f16", "q8_0"};
   bool json = false, quiet = false;
 };
+
+// The lowest times of any peer at a context.
+std::optional<engine::SpeedCell> BestPeer(const engine::SpeedReport& report, int context) {
+  std::optional<engine::SpeedCell> best;
+  for (const engine::SpeedCell& cell : report.cells) {
+    if (!cell.is_peer || cell.context != context) continue;
+    if (!best) best = cell;
+    best->decode.median = std::min(best->decode.median, cell.decode.median);
+    best->prefill_seconds = std::min(best->prefill_seconds, cell.prefill_seconds);
+  }
+  return best;
+}
 
 engine::Table CellTable(const engine::SpeedReport& report) {
   using engine::NumberFormat;
@@ -34,12 +50,20 @@ engine::Table CellTable(const engine::SpeedReport& report) {
                            {"decode_tokens_per_second_min", "min", "tokens/s", NumberFormat::kDecimal, 2},
                            {"decode_tokens_per_second_max", "max", "tokens/s", NumberFormat::kDecimal, 2},
                            {"decode_ratio", "ratio", "to the first", NumberFormat::kDecimal, 2},
+                           {"decode_ratio_to_best_peer", "ratio", "to best peer", NumberFormat::kDecimal, 2},
+                           {"prefill_ratio_to_best_peer", "prefill ratio", "to best peer", NumberFormat::kDecimal, 2},
                            {"cache_bytes", "cache", "", NumberFormat::kBytes}});
   double first_median = 0;
   for (const engine::SpeedCell& cell : report.cells) {
     if (cell.method == report.cells.front().method) first_median = cell.decode.median;
+    engine::Cell decode_ratio, prefill_ratio, bytes;
+    if (const auto peer = BestPeer(report, cell.context)) {
+      decode_ratio = peer->decode.median / cell.decode.median;
+      prefill_ratio = peer->prefill_seconds / cell.prefill_seconds;
+    }
+    if (!cell.is_peer) bytes = uint64_t{cell.used_bytes};
     table.AddRow({int64_t{cell.context}, cell.method, cell.prefill_tokens / cell.prefill_seconds, 1 / cell.decode.median,
-                  1 / cell.decode.max, 1 / cell.decode.min, first_median / cell.decode.median, uint64_t{cell.used_bytes}});
+                  1 / cell.decode.max, 1 / cell.decode.min, first_median / cell.decode.median, decode_ratio, prefill_ratio, bytes});
   }
   return table;
 }
@@ -57,6 +81,23 @@ void PrintReport(const engine::SpeedReport& report, bool as_json) {
              report.threads, CellTable(report).ToText());
 }
 
+// One process per KV type, added to the request.
+Result<std::vector<std::unique_ptr<engine::PeerProcess>>> StartPeers(const BenchArguments& arguments, const engine::Engine& engine,
+                                                                     engine::SpeedRequest& request) {
+  std::vector<std::unique_ptr<engine::PeerProcess>> peers;
+  if (arguments.against.empty()) return peers;
+  request.peers.resize(arguments.against_kv.size());
+  const std::string context = std::to_string(engine::SpeedTokensNeeded(request));
+  for (size_t i = 0; i < request.peers.size(); ++i) {
+    const std::vector<std::string> command = {arguments.against, engine.model_path().string(), std::to_string(engine.threads()), context,
+                                              arguments.against_kv[i]};
+    OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<engine::PeerProcess> peer, engine::PeerProcess::Start(command));
+    request.peers[i] = peer.get();
+    peers.push_back(std::move(peer));
+  }
+  return peers;
+}
+
 Status Bench(const BenchArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
   engine::SpeedRequest request;
@@ -64,6 +105,7 @@ Status Bench(const BenchArguments& arguments) {
   request.contexts = arguments.contexts;
   request.decode_tokens = arguments.decode_tokens;
   request.control = ProgressControl("bench", arguments.quiet);
+  OSCAR_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<engine::PeerProcess>> peers, StartPeers(arguments, *engine, request));
   // Speed does not depend on what the text says, so a short one is repeated.
   engine::TextSource source{"built-in text", std::string(engine::CalibrationText())};
   const int64_t needed = engine::SpeedTokensNeeded(request);
@@ -92,6 +134,13 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->type_name("TOKENS,...");
   command->add_option("--decode-tokens", arguments->decode_tokens, "Steps timed at each context")->capture_default_str()->type_name("N");
+  command->add_option("--against", arguments->against,
+                      "Another engine in the same run: the step server that bench/baselines/llamacpp/build_llamacpp builds")
+      ->type_name("PROGRAM");
+  command->add_option("--against-kv", arguments->against_kv, "KV types of the other engine")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("TYPE,...");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->add_flag("-q,--quiet", arguments->quiet, "No progress");
   command->callback([arguments, &exit_code] {

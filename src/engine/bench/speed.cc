@@ -2,24 +2,46 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "src/base/status_macros.h"
 
 namespace oscar::engine {
 namespace {
 
+// Beside peers: steps of one side before the other's turn, of which the first only warms up, and the pause in which the
+// threads of the side before stop spinning (they do for about a tenth of a second).
+constexpr int kTurnSteps = 8;
+constexpr std::chrono::milliseconds kTurnPause(200);
+
+// One side: a cache of ours, or a peer.
 struct Runner {
   std::unique_ptr<KvCache> cache;
   SequenceId sequence = 0;
+  PeerProcess* peer = nullptr;
   double prefill_seconds = 0;
   std::vector<double> decode_seconds;
 };
 
 Result<double> TimedStep(Engine& engine, Runner& runner, std::span<const int32_t> tokens, std::vector<float>& logits) {
+  if (runner.peer != nullptr) return runner.peer->Step(tokens);
   const StepSequence step{runner.sequence, tokens, false};
   const auto start = std::chrono::steady_clock::now();
   OSCAR_TRY(engine.model().Forward({&step, 1}, *runner.cache, &logits));
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+int TurnSteps(const SpeedRequest& request) { return request.peers.empty() ? 1 : kTurnSteps; }
+// Steps of one token at each context, warming up included: one at first, which builds the graphs, then whole turns.
+int StepsPerContext(const SpeedRequest& request) {
+  if (request.peers.empty()) return 1 + request.decode_tokens;
+  const int timed = kTurnSteps - 1;
+  return 1 + (request.decode_tokens + timed - 1) / timed * kTurnSteps;
+}
+
+// Gives the processor to one side.
+void TakeTurn(const SpeedRequest& request) {
+  if (!request.peers.empty()) std::this_thread::sleep_for(kTurnPause);
 }
 
 Status CheckRequest(const Engine& engine, int max_context, std::span<const int32_t> tokens, const SpeedRequest& request) {
@@ -29,9 +51,9 @@ Status CheckRequest(const Engine& engine, int max_context, std::span<const int32
     return invalid("bench: contexts must be positive and ascending");
   }
   for (size_t i = 1; i < request.contexts.size(); ++i) {
-    if (request.contexts[i] - request.contexts[i - 1] <= request.decode_tokens) {
+    if (request.contexts[i] - request.contexts[i - 1] < StepsPerContext(request)) {
       return invalid("bench: contexts " + std::to_string(request.contexts[i - 1]) + " and " + std::to_string(request.contexts[i]) +
-                     " are closer than the " + std::to_string(request.decode_tokens) + " decode steps between them");
+                     " are closer than the " + std::to_string(StepsPerContext(request)) + " decode steps between them");
     }
   }
   if (request.decode_tokens < 1) return invalid("bench: --decode-tokens must be at least 1");
@@ -46,11 +68,61 @@ Status CheckRequest(const Engine& engine, int max_context, std::span<const int32
   return {};
 }
 
+// Brings every side from `at` to `context` tokens.
+Status Prefill(Engine& engine, std::span<const int32_t> tokens, int context, const SpeedRequest& request, std::vector<Runner>& runners, int& at) {
+  std::vector<float> logits;
+  while (at < context) {
+    OSCAR_TRY(request.control.CheckCancelled());
+    const int count = std::min(kMaxStepTokens, context - at);
+    for (Runner& runner : runners) {
+      TakeTurn(request);
+      OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, tokens.subspan(at, count), logits));
+      runner.prefill_seconds += seconds;
+    }
+    request.control.Report(at += count, SpeedTokensNeeded(request));
+  }
+  return {};
+}
+
+Status Decode(Engine& engine, std::span<const int32_t> tokens, const SpeedRequest& request, std::vector<Runner>& runners, int& at) {
+  std::vector<float> logits;
+  const int turn_steps = TurnSteps(request), num_steps = StepsPerContext(request);
+  for (int first = 0; first < num_steps;) {
+    OSCAR_TRY(request.control.CheckCancelled());
+    const int count = first == 0 ? 1 : turn_steps;
+    for (Runner& runner : runners) {
+      TakeTurn(request);
+      for (int i = 0; i < count; ++i) {
+        OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, tokens.subspan(at + i, 1), logits));
+        if (first > 0 && (i > 0 || turn_steps == 1)) runner.decode_seconds.push_back(seconds);
+      }
+    }
+    first += count;
+    at += count;
+  }
+  return {};
+}
+
+SpeedCell CellOf(const SpeedRequest& request, size_t index, int context, int prefill_tokens, Runner& runner) {
+  std::vector<double>& times = runner.decode_seconds;
+  std::sort(times.begin(), times.end());
+  SpeedCell cell;
+  cell.is_peer = runner.peer != nullptr;
+  cell.method = cell.is_peer ? runner.peer->name() : request.methods[index].method.name();
+  cell.context = context;
+  cell.prefill_tokens = prefill_tokens;
+  cell.prefill_seconds = runner.prefill_seconds;
+  cell.decode = {times.front(), times[times.size() / 2], times.back()};
+  if (!cell.is_peer) cell.used_bytes = runner.cache->stats().used_bytes();
+  times.clear();
+  return cell;
+}
+
 }  // namespace
 
 int64_t SpeedTokensNeeded(const SpeedRequest& request) {
   if (request.contexts.empty()) return 0;
-  return request.contexts.back() + static_cast<int64_t>(request.decode_tokens) + 1;
+  return request.contexts.back() + static_cast<int64_t>(StepsPerContext(request));
 }
 
 Result<SpeedReport> MeasureSpeed(Engine& engine, std::span<const int32_t> tokens, const SpeedRequest& request) {
@@ -60,40 +132,14 @@ Result<SpeedReport> MeasureSpeed(Engine& engine, std::span<const int32_t> tokens
     OSCAR_ASSIGN_OR_RETURN(runners[m].cache, engine.NewCache(request.methods[m], static_cast<int>(SpeedTokensNeeded(request))));
     OSCAR_ASSIGN_OR_RETURN(runners[m].sequence, runners[m].cache->NewSequence());
   }
+  for (PeerProcess* peer : request.peers) runners.emplace_back().peer = peer;
   SpeedReport report{engine.identity().name, engine.threads(), {}};
-  std::vector<float> logits;
   int at = 0, prefill_tokens = 0;
-  const int64_t total = SpeedTokensNeeded(request);
   for (const int context : request.contexts) {
-    while (at < context) {
-      OSCAR_TRY(request.control.CheckCancelled());
-      const int count = std::min(kMaxStepTokens, context - at);
-      for (Runner& runner : runners) {
-        OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, tokens.subspan(at, count), logits));
-        runner.prefill_seconds += seconds;
-      }
-      prefill_tokens += count;
-      request.control.Report(at += count, total);
-    }
-    // One untimed step first: it builds the graphs of a single token.
-    for (int i = -1; i < request.decode_tokens; ++i) {
-      OSCAR_TRY(request.control.CheckCancelled());
-      for (Runner& runner : runners) {
-        OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, tokens.subspan(at, 1), logits));
-        if (i >= 0) runner.decode_seconds.push_back(seconds);
-      }
-      ++at;
-    }
-    for (size_t m = 0; m < runners.size(); ++m) {
-      std::vector<double>& times = runners[m].decode_seconds;
-      std::sort(times.begin(), times.end());
-      SpeedCell cell{request.methods[m].method.name(), context, prefill_tokens, runners[m].prefill_seconds, {}, 0};
-      if (!times.empty()) cell.decode = {times.front(), times[times.size() / 2], times.back()};
-      const KvCacheStats stats = runners[m].cache->stats();
-      cell.used_bytes = stats.used_bytes();
-      report.cells.push_back(std::move(cell));
-      times.clear();
-    }
+    prefill_tokens += context - at;
+    OSCAR_TRY(Prefill(engine, tokens, context, request, runners, at));
+    OSCAR_TRY(Decode(engine, tokens, request, runners, at));
+    for (size_t i = 0; i < runners.size(); ++i) report.cells.push_back(CellOf(request, i, context, prefill_tokens, runners[i]));
   }
   return report;
 }

@@ -1,5 +1,6 @@
 // `oscar bench`: prefill and decode tokens per second by context length and KV method. All methods run in one process on the
-// same tokens, interleaved step by step, so that a busy machine slows them alike.
+// same tokens, interleaved step by step, so that a busy machine slows them alike. Other engines run as processes beside it, a few
+// steps at a time: the idle threads of both sides spin for a while, and nobody may be timed meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "oscar/result.h"
+#include "src/engine/bench/peer_process.h"
 #include "src/engine/runtime/engine.h"
 #include "src/engine/runtime/progress_callback.h"
 
@@ -15,7 +17,8 @@ namespace oscar::engine {
 struct SpeedRequest {
   std::vector<KvSetup> methods;   // at least one
   std::vector<int> contexts;      // tokens in the cache when decoding is timed; ascending, >= 1
-  int decode_tokens = 32;         // steps timed at each context
+  int decode_tokens = 32;         // steps timed at each context, at least so many
+  std::vector<PeerProcess*> peers;  // with the model opened, the cache empty and room for SpeedTokensNeeded
   RunControl control;
 };
 
@@ -25,12 +28,13 @@ struct StepTimes {
 };
 
 struct SpeedCell {
-  std::string method;
+  std::string method;             // or the name of a peer
+  bool is_peer = false;
   int context = 0;
   int prefill_tokens = 0;         // run in steps of up to kMaxStepTokens: `context` less the decode steps of lower contexts
   double prefill_seconds = 0;
   StepTimes decode;
-  std::size_t used_bytes = 0;     // cache pages held at that context
+  std::size_t used_bytes = 0;     // cache pages held at that context; 0 for a peer, which does not say
 };
 
 struct SpeedReport {

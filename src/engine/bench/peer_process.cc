@@ -1,0 +1,91 @@
+#include "src/engine/bench/peer_process.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "src/base/status_macros.h"
+
+namespace oscar::engine {
+namespace {
+
+Status SystemError(const std::string& what) { return {StatusCode::kInternal, "bench: " + what + ": " + std::strerror(errno)}; }
+
+}  // namespace
+
+Result<std::unique_ptr<PeerProcess>> PeerProcess::Start(const std::vector<std::string>& command) {
+  // A socket, not a pipe: writing to a child that has ended is then an error and not a signal.
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) return SystemError("no socket for " + command.front());
+  std::vector<char*> arguments;
+  for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDIN_FILENO);
+    dup2(ends[1], STDOUT_FILENO);
+    execvp(arguments[0], arguments.data());
+    _exit(127);
+  }
+  close(ends[1]);
+  if (child < 0) {
+    close(ends[0]);
+    return SystemError("cannot start " + command.front());
+  }
+  std::unique_ptr<PeerProcess> peer(new PeerProcess(ends[0], child));
+  Result<std::string> name = peer->ReadLine();
+  if (!name.ok()) return {StatusCode::kNotFound, "bench: " + command.front() + " did not start"};
+  peer->name_ = std::move(name).value();
+  return peer;
+}
+
+PeerProcess::~PeerProcess() {
+  close(socket_);
+  while (waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+Status PeerProcess::Send(const std::string& text) {
+  for (size_t sent = 0; sent < text.size();) {
+    const ssize_t count = send(socket_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return SystemError(name_ + " takes no more steps");
+    sent += static_cast<size_t>(count);
+  }
+  return {};
+}
+
+Result<std::string> PeerProcess::ReadLine() {
+  for (;;) {
+    if (const size_t end = unread_.find('\n'); end != std::string::npos) {
+      std::string line = unread_.substr(0, end);
+      unread_.erase(0, end + 1);
+      return line;
+    }
+    char bytes[256];
+    const ssize_t count = read(socket_, bytes, sizeof(bytes));
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return {StatusCode::kInternal, "bench: " + name_ + " ended in the middle of a step"};
+    unread_.append(bytes, static_cast<size_t>(count));
+  }
+}
+
+Result<double> PeerProcess::Step(std::span<const int32_t> tokens) {
+  std::string text = std::to_string(tokens.size());
+  for (const int32_t token : tokens) text += ' ' + std::to_string(token);
+  OSCAR_TRY(Send(text + '\n'));
+  OSCAR_ASSIGN_OR_RETURN(const std::string line, ReadLine());
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), seconds);
+  if (error != std::errc() || end != line.data() + line.size() || !(seconds >= 0)) {
+    return {StatusCode::kInternal, "bench: " + name_ + " answered a step with \"" + line + "\""};
+  }
+  return seconds;
+}
+
+}  // namespace oscar::engine

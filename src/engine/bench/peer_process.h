@@ -1,0 +1,40 @@
+// Another engine as a child process that answers steps of tokens with the seconds they took: the other side of
+// `oscar bench --against`. bench/baselines/llamacpp/step_server.cc is one.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "oscar/result.h"
+
+namespace oscar::engine {
+
+class PeerProcess {
+ public:
+  // Runs `command` (program, then arguments) and waits until it says what it has opened, in one line.
+  static Result<std::unique_ptr<PeerProcess>> Start(const std::vector<std::string>& command);
+  // Closes the child's input, which ends it, and waits for it.
+  ~PeerProcess();
+  PeerProcess(const PeerProcess&) = delete;
+  PeerProcess& operator=(const PeerProcess&) = delete;
+
+  const std::string& name() const { return name_; }
+  // Seconds that one step of its sequence took: the tokens follow those of the steps before. kInternal when it has ended.
+  Result<double> Step(std::span<const int32_t> tokens);
+
+ private:
+  PeerProcess(int socket, pid_t child) : socket_(socket), child_(child) {}
+  Status Send(const std::string& text);
+  Result<std::string> ReadLine();
+
+  int socket_;
+  pid_t child_;
+  std::string name_, unread_;
+};
+
+}  // namespace oscar::engine

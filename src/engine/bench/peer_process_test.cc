@@ -1,0 +1,33 @@
+#include "src/engine/bench/peer_process.h"
+
+#include <gtest/gtest.h>
+
+namespace oscar::engine {
+namespace {
+
+std::vector<std::string> Shell(const std::string& script) { return {"sh", "-c", script}; }
+
+TEST(PeerProcess, AnswersEachStepInOrder) {
+  auto peer = PeerProcess::Start(Shell("echo other:f16; while read count first rest; do echo $count.$first; done"));
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  EXPECT_EQ((*peer)->name(), "other:f16");
+  const std::vector<int32_t> tokens = {25, 7, 9};
+  EXPECT_EQ((*peer)->Step(tokens).value(), 3.25);
+  EXPECT_EQ((*peer)->Step(std::span(tokens).first(1)).value(), 1.25);
+}
+
+TEST(PeerProcess, AMissingProgramAndBadAnswersAreErrors) {
+  EXPECT_EQ(PeerProcess::Start({"/nonexistent/peer"}).status().code(), StatusCode::kNotFound);
+  const std::vector<int32_t> tokens = {1};
+  for (const char* answer : {"1.5x", "-1", "", "nan"}) {
+    auto peer = PeerProcess::Start(Shell("echo other; read line; echo " + std::string(answer)));
+    ASSERT_TRUE(peer.ok());
+    EXPECT_FALSE((*peer)->Step(tokens).ok()) << answer;
+  }
+  auto ended = PeerProcess::Start(Shell("echo other"));
+  ASSERT_TRUE(ended.ok());
+  EXPECT_FALSE((*ended)->Step(tokens).ok());
+}
+
+}  // namespace
+}  // namespace oscar::engine
