@@ -101,7 +101,7 @@ void AddEvalTasksCommand(CLI::App& eval, int& exit_code) {
       ->delimiter(',')
       ->type_name("METHOD[=FILE],...");
   AddWindowOptions(*command, arguments->engine);
-  command->add_option("--suite", arguments->suite, "humaneval, gpqa, aime25 or math500")->required()->type_name("NAME");
+  command->add_option("--suite", arguments->suite, "humaneval, gpqa, aime25, math500 or livecodebench")->required()->type_name("NAME");
   command->add_option("--data", arguments->data, "The suite's records: JSON lines, plain or gzip")->required()->type_name("FILE");
   command->add_option("--samples", arguments->samples, "Answers per item")->capture_default_str()->type_name("N");
   command->add_option("--limit", arguments->limit, "Items, spread evenly over the file; 0: all")->capture_default_str()->type_name("N");

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "src/base/status_macros.h"
+#include "src/engine/evaluate/live_code.h"
 #include "src/engine/evaluate/sandbox.h"
 #include "src/engine/evaluate/seeded_draw.h"
 #include "src/io/jsonl_file.h"
@@ -17,10 +18,11 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::pair<TaskSuite, std::string_view>, 4> kNames = {{{TaskSuite::kHumanEval, "humaneval"},
+constexpr std::array<std::pair<TaskSuite, std::string_view>, 5> kNames = {{{TaskSuite::kHumanEval, "humaneval"},
                                                                            {TaskSuite::kGpqa, "gpqa"},
                                                                            {TaskSuite::kAime25, "aime25"},
-                                                                           {TaskSuite::kMath500, "math500"}}};
+                                                                           {TaskSuite::kMath500, "math500"},
+                                                                           {TaskSuite::kLiveCodeBench, "livecodebench"}}};
 
 // A field as text; numbers are taken as they are written (AIME answers).
 Result<std::string> Field(const json& record, std::initializer_list<const char*> names) {
@@ -77,6 +79,17 @@ Result<TaskItem> MathsItem(const json& record) {
   return item;
 }
 
+Result<TaskItem> ItemOf(TaskSuite suite, const json& record, uint64_t seed) {
+  switch (suite) {
+    case TaskSuite::kHumanEval: return HumanEvalItem(record);
+    case TaskSuite::kGpqa: return GpqaItem(record, seed);
+    case TaskSuite::kAime25:
+    case TaskSuite::kMath500: return MathsItem(record);
+    case TaskSuite::kLiveCodeBench: return LiveCodeBenchItem(record);
+  }
+  return {StatusCode::kInternal, "no such suite"};
+}
+
 // Contents of the fenced blocks; one that the text does not close runs to its end.
 std::vector<std::string_view> FencedBlocks(std::string_view text) {
   std::vector<std::string_view> blocks;
@@ -95,7 +108,7 @@ std::optional<std::string> ExtractCode(const TaskItem& item, std::string_view te
   const std::vector<std::string_view> blocks = FencedBlocks(text);
   const std::string definition = "def " + item.entry_point;
   for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    if (block->find(definition) != std::string_view::npos) return std::string(*block);
+    if (!item.entry_point.empty() && block->find(definition) != std::string_view::npos) return std::string(*block);
   }
   if (!blocks.empty()) return std::string(blocks.back());
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return std::nullopt;
@@ -208,9 +221,7 @@ Result<std::vector<TaskItem>> ReadTaskItems(TaskSuite suite, const std::filesyst
   if (records.empty()) return Status(StatusCode::kCorruptData, path.string() + ": no records");
   std::vector<TaskItem> items;
   for (size_t i = 0; i < records.size(); ++i) {
-    auto item = suite == TaskSuite::kHumanEval ? HumanEvalItem(records[i])
-                : suite == TaskSuite::kGpqa    ? GpqaItem(records[i], seed + i)
-                                               : MathsItem(records[i]);
+    auto item = ItemOf(suite, records[i], seed + i);
     if (!item.ok()) {
       return item.status().WithContext(path.string() + ": record " + std::to_string(i + 1) + " (" + std::string(TaskSuiteName(suite)) + ")");
     }
@@ -231,7 +242,8 @@ std::optional<std::string> ExtractAnswer(TaskSuite suite, const TaskItem& item, 
   const auto answer = AfterThinking(text);
   if (!answer) return std::nullopt;
   switch (suite) {
-    case TaskSuite::kHumanEval: return ExtractCode(item, *answer);
+    case TaskSuite::kHumanEval:
+    case TaskSuite::kLiveCodeBench: return ExtractCode(item, *answer);
     case TaskSuite::kGpqa: return ExtractLetter(*answer);
     case TaskSuite::kAime25:
     case TaskSuite::kMath500: return LastBoxed(*answer);
@@ -246,6 +258,7 @@ Result<Grade> GradeAnswer(TaskSuite suite, const TaskItem& item, const std::opti
     case TaskSuite::kGpqa: return Grade{*answer == item.gold, *answer == item.gold ? "" : "expected " + item.gold};
     case TaskSuite::kAime25: return GradeInteger(item, *answer);
     case TaskSuite::kMath500: return GradeMaths(item, *answer, python);
+    case TaskSuite::kLiveCodeBench: return GradeLiveCode(item, *answer, python);
   }
   return Grade{};
 }

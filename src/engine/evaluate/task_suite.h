@@ -1,4 +1,4 @@
-// The paper's accuracy benchmarks from local files in their published layouts: HumanEval, GPQA, AIME25 and MATH500. A suite turns
+// The paper's accuracy benchmarks from local files in their published layouts: HumanEval, GPQA, AIME25, MATH500 and LiveCodeBench. A suite turns
 // a record into a prompt, finds the answer in what the model wrote, and grades it.
 #pragma once
 
@@ -13,9 +13,9 @@
 
 namespace oscar::engine {
 
-enum class TaskSuite : uint8_t { kHumanEval, kGpqa, kAime25, kMath500 };
+enum class TaskSuite : uint8_t { kHumanEval, kGpqa, kAime25, kMath500, kLiveCodeBench };
 
-// "humaneval", "gpqa", "aime25", "math500".
+// "humaneval", "gpqa", "aime25", "math500", "livecodebench".
 std::string_view TaskSuiteName(TaskSuite suite);
 // kInvalidArgument naming the text and listing what exists.
 Result<TaskSuite> ParseTaskSuite(std::string_view text);
@@ -28,6 +28,7 @@ struct TaskItem {
   std::string gold;           // "B", "70", a LaTeX expression; empty for code
   // Code: program = chosen code + test; passes when it ends by itself.
   std::string code_prefix, entry_point, test;
+  std::vector<std::string> test_cases;  // LiveCodeBench: lists of cases as they stand in the record
 };
 
 // Records of a JSONL file, optionally compressed with gzip. kNotFound, kIoError, or kCorruptData naming file, line and field.
@@ -37,7 +38,7 @@ Result<std::vector<TaskItem>> ReadTaskItems(TaskSuite suite, const std::filesyst
 // What follows the last "</think>", or the whole text when the model did not think; nothing when the thought has no end.
 std::optional<std::string_view> AfterThinking(std::string_view text);
 
-// The answer in a text, or nothing: the code of the last fenced block that defines the entry point; the letter behind the last
+// The answer in a text, or nothing: the code of the last fenced block, that defines the entry point if there is one; the letter behind the last
 // "Answer:" or in the last \boxed{}; the content of the last \boxed{}.
 std::optional<std::string> ExtractAnswer(TaskSuite suite, const TaskItem& item, std::string_view text);
 
