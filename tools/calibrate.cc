@@ -144,8 +144,8 @@ void AddCalibrateCommand(CLI::App& app, int& exit_code) {
   command->add_flag("--per-head", arguments->fit.per_head, "int2:oscar: one rotation per KV head instead of one per layer");
   AddChoice<KMetric>(*command, "--k-metric", "int2:oscar: what keys are rotated for: query (second moment of queries) or plain (of keys)",
                      {{"query", KMetric::kQuery}, {"plain", KMetric::kPlain}}, arguments->fit.k_metric);
-  AddChoice<VMetric>(*command, "--v-metric", "int2:oscar: what values are rotated for: score (weighted by attention) or plain",
-                     {{"score", VMetric::kScore}, {"plain", VMetric::kPlain}}, arguments->fit.v_metric);
+  AddChoice<VMetric>(*command, "--v-metric", "int2:oscar: what values are rotated for: score (weighted by attention), softmax (outputs of attention) or plain",
+                     {{"score", VMetric::kScore}, {"softmax", VMetric::kSoftmax}, {"plain", VMetric::kPlain}}, arguments->fit.v_metric);
   AddChoice<Composition>(*command, "--compose", "int2:oscar: parts of the rotation: r_h_pbr, r_h, plain, h_pbr or hadamard",
                          {{"plain", Composition::kPlain},
                           {"r_h", Composition::kRH},

@@ -17,10 +17,10 @@
 namespace oscar {
 
 enum class KMetric : uint8_t { kQuery, kPlain };
-enum class VMetric : uint8_t { kScore, kPlain };
+enum class VMetric : uint8_t { kScore, kPlain, kSoftmax };
 enum class Composition : uint8_t { kPlain, kRH, kRHPbr, kHPbr, kHadamard };
 
-// Spelling on the command line and in a profile: "query", "plain"; "score", "plain"; "plain", "r_h", "r_h_pbr", "h_pbr",
+// Spelling on the command line and in a profile: "query", "plain"; "score", "plain", "softmax"; "plain", "r_h", "r_h_pbr", "h_pbr",
 // "hadamard". The parsers answer kInvalidArgument naming the text and listing what exists.
 std::string_view KMetricName(KMetric metric);
 std::string_view VMetricName(VMetric metric);
@@ -48,8 +48,8 @@ struct OscarFitOptions {
 Status CheckOscarFit(const KvShape& shape, const OscarFitOptions& options);
 
 // Moments of one model over the calibration tokens. Two passes over the same rows: pass 1 sums query and key moments, pass 2
-// the score-weighted value moments, whose weights need the complete query moment (method.md 2.3). v_metric kPlain needs pass
-// 1 only. Rows count as the BF16 numbers of the cache (rounded to nearest even), widened to double. How the tokens are cut
+// the score-weighted value moments, whose weights need the complete query moment (method.md 2.3). v_metric kPlain and kSoftmax need
+// pass 1 only; kSoftmax takes the attention outputs besides. Rows count as the BF16 numbers of the cache (rounded to nearest even), widened to double. How the tokens are cut
 // into calls does not matter beyond the last bits of a double.
 class MomentAccumulator {
  public:
@@ -64,6 +64,9 @@ class MomentAccumulator {
   // QK norm and RoPE, q not scaled. Thread-safe across different layers. On an error nothing was added: kNonFinite names
   // layer, head, token and side; kInvalidArgument a view that lacks heads or tokens; kFailedPrecondition a pass too many.
   Status Add(int layer, RowsView<const float> queries, RowsView<const float> keys, RowsView<const float> values);
+  // VMetric::kSoftmax only, for the tokens of Add: what exact attention makes of them before the output projection, [n, Hq, d]. Their
+  // second moment is V^T A^T A V / (T g) (method.md 2.3). Not rounded: no cache stores them. Errors as Add.
+  Status AddOutputs(int layer, RowsView<const float> outputs);
   // Ends a pass; the next Add belongs to the next one. Precondition: fewer than num_passes() have ended.
   void EndPass();
   int64_t num_tokens() const;  // of the first pass, layer 0

@@ -63,6 +63,7 @@ struct StepBatch {
   std::vector<int32_t> output_rows;   // rows whose logits are wanted, ascending
   bool wants_logits = false;
   RowsView<float> queries, keys, values, attention;  // memory of the slots, [rows, heads, d]
+  RowsView<float> hidden;                            // [rows, 1, hidden]
   AttentionObserver* observer = nullptr;
 };
 

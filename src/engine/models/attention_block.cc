@@ -29,10 +29,10 @@ void AttentionBlock(const ModelContext& model, const LayerWeights& layer, Tensor
 }
 
 Status Attend(const ModelContext& model, const StepBatch& batch, int layer, KvCache& cache) {
+  const auto read_only = [](const RowsView<float>& rows) {
+    return RowsView<const float>{rows.data, rows.num_tokens, rows.num_heads, rows.head_dim, rows.token_stride, rows.head_stride};
+  };
   if (batch.observer != nullptr) {
-    const auto read_only = [](const RowsView<float>& rows) {
-      return RowsView<const float>{rows.data, rows.num_tokens, rows.num_heads, rows.head_dim, rows.token_stride, rows.head_stride};
-    };
     OSCAR_TRY(batch.observer->Observe(layer, read_only(batch.queries), read_only(batch.keys), read_only(batch.values)));
   }
   const auto rows_of = [](const RowsView<float>& rows, int first, int count) {
@@ -45,7 +45,8 @@ Status Attend(const ModelContext& model, const StepBatch& batch, int layer, KvCa
     OSCAR_TRY(cache.Append(batch.sequences[i], layer, rows_of(batch.keys, first, count), rows_of(batch.values, first, count)));
     first += count;
   }
-  return cache.Attend(batch.sequences, layer, model.config.attention_scale, rows_of(batch.queries, 0, first), batch.attention);
+  OSCAR_TRY(cache.Attend(batch.sequences, layer, model.config.attention_scale, rows_of(batch.queries, 0, first), batch.attention));
+  return batch.observer != nullptr ? batch.observer->ObserveAttention(layer, read_only(batch.attention)) : Status();
 }
 
 Tensor AttentionOutput(const LayerWeights& layer, Tensor attention, Tensor x, Ops& ops) {

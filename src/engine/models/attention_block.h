@@ -11,7 +11,7 @@ namespace oscar::engine {
 void AttentionBlock(const ModelContext& model, const LayerWeights& layer, Tensor x, Ops& ops);
 
 // Attention of all layers' rows through the cache: appends K and V of each sequence, then attends; slot kQuery in, slot
-// kAttention out. The observer sees the rows before.
+// kAttention out. The observer sees both.
 Status Attend(const ModelContext& model, const StepBatch& batch, int layer, KvCache& cache);
 
 // Records the output projection of `attention` (with bias) added to the residual x.

@@ -24,13 +24,21 @@ void RecordSegment(const ModelContext& model, int segment, Ops& ops) {
     }
     x = FfnBlock(model, layer, AttentionOutput(layer, attention, x, ops), ops);
   }
+  ops.Store(x, Slot::kHidden);  // the last one's for the observer only; it costs nothing
   if (is_last) {
     const Tensor normed = ops.RmsNorm(x, *model.weights.output_norm, model.config.norm_epsilon);
     ops.Store(ops.MatMul(*model.weights.output, normed), Slot::kLogits);
   } else {
-    ops.Store(x, Slot::kHidden);
     AttentionBlock(model, model.weights.layers[static_cast<size_t>(segment)], x, ops);
   }
+}
+
+// The residual stream behind layer `segment - 1`, once the segment has run.
+Status ShowHidden(const StepBatch& batch, int segment, int num_layers) {
+  if (batch.observer == nullptr || segment == 0) return {};
+  RowsView<const float> hidden{batch.hidden.data, batch.hidden.num_tokens, 1, batch.hidden.head_dim, batch.hidden.token_stride, batch.hidden.head_stride};
+  if (segment == num_layers) hidden.num_tokens = static_cast<int>(batch.output_rows.size());
+  return batch.observer->ObserveHidden(segment - 1, hidden);
 }
 
 }  // namespace
@@ -44,6 +52,7 @@ Status ForwardDenseDecoder(const ModelContext& model, const StepBatch& batch, Op
                            .num_output_rows = static_cast<int>(batch.output_rows.size())};
     if (ops.Begin(key)) RecordSegment(model, segment, ops);
     OSCAR_TRY(ops.Submit());
+    OSCAR_TRY(ShowHidden(batch, segment, num_layers));
     if (segment < num_layers) OSCAR_TRY(Attend(model, batch, segment, cache));
   }
   return {};

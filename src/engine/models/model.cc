@@ -100,7 +100,7 @@ class LoadedModel final : public Model {
       ops_->Bind(slot, data);
       return data;
     };
-    take(Slot::kHidden, hidden);
+    hidden_ = take(Slot::kHidden, hidden);
     queries_ = take(Slot::kQuery, query_width);
     keys_ = take(Slot::kKey, kv_width);
     values_ = take(Slot::kValue, kv_width);
@@ -166,6 +166,7 @@ class LoadedModel final : public Model {
     batch_.keys = PackedRows(keys_, num_rows, kv.num_kv_heads, kv.head_dim);
     batch_.values = PackedRows(values_, num_rows, kv.num_kv_heads, kv.head_dim);
     batch_.attention = PackedRows(attention_, num_rows, kv.num_query_heads, kv.head_dim);
+    batch_.hidden = PackedRows(hidden_, num_rows, 1, config.hidden_size);
     return {};
   }
 
@@ -220,7 +221,7 @@ class LoadedModel final : public Model {
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Ops> ops_;
   base::Buffer rows_;
-  float *queries_ = nullptr, *keys_ = nullptr, *values_ = nullptr, *attention_ = nullptr;
+  float *hidden_ = nullptr, *queries_ = nullptr, *keys_ = nullptr, *values_ = nullptr, *attention_ = nullptr;
   StepBatch batch_;  // kept, so that a step does not allocate
 };
 

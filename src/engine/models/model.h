@@ -39,12 +39,18 @@ struct StepSequence {
   bool all_logits = false;     // logits of every token instead of the last one only
 };
 
-// Sees Q, K and V as attention sees them: after QK norm and RoPE. For calibration.
+// Sees what passes through a layer, in this order. For calibration and evaluation; an error ends the step.
 class AttentionObserver {
  public:
   virtual ~AttentionObserver() = default;
+  // Q, K and V as attention sees them: after QK norm and RoPE.
   virtual Status Observe(int layer, RowsView<const float> queries, RowsView<const float> keys,
                          RowsView<const float> values) = 0;
+  // What attention made of them, before the output projection: [rows, Hq, d].
+  virtual Status ObserveAttention(int /*layer*/, RowsView<const float> /*attention*/) { return {}; }
+  // The residual stream behind the layer, [rows, 1, hidden]; behind the last one only rows whose logits are wanted, and none when no
+  // logits are.
+  virtual Status ObserveHidden(int /*layer*/, RowsView<const float> /*hidden*/) { return {}; }
 };
 
 class Model {

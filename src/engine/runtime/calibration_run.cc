@@ -16,17 +16,24 @@ namespace {
 using AddRows = std::function<Status(int layer, int first_position, RowsView<const float> queries, RowsView<const float> keys,
                                      RowsView<const float> values)>;
 
+// Adds what attention made of them.
+using AddOutputs = std::function<Status(int layer, RowsView<const float> outputs)>;
+
 class RowObserver : public AttentionObserver {
  public:
-  explicit RowObserver(AddRows add) : add_(std::move(add)) {}
+  RowObserver(AddRows add, AddOutputs add_outputs) : add_(std::move(add)), add_outputs_(std::move(add_outputs)) {}
   void set_first_position(int position) { first_position_ = position; }
   Status Observe(int layer, RowsView<const float> queries, RowsView<const float> keys,
                  RowsView<const float> values) override {
     return add_(layer, first_position_, queries, keys, values);
   }
+  Status ObserveAttention(int layer, RowsView<const float> attention) override {
+    return add_outputs_ ? add_outputs_(layer, attention) : Status();
+  }
 
  private:
   AddRows add_;
+  AddOutputs add_outputs_;
   int first_position_ = 0;
 };
 
@@ -38,8 +45,8 @@ struct CalibrationText {
   int64_t done = 0;  // tokens over all passes
 
   // One pass over all windows.
-  Status RunPass(Engine& engine, const CalibrationRequest& request, const AddRows& add) {
-    RowObserver observer(add);
+  Status RunPass(Engine& engine, const CalibrationRequest& request, const AddRows& add, const AddOutputs& add_outputs = {}) {
+    RowObserver observer(add, add_outputs);
     const int64_t total = static_cast<int64_t>(tokens.size()) * num_passes;
     const std::span<const int32_t> all(tokens);
     for (size_t start = 0; start < all.size(); start += request.window_tokens) {
@@ -103,10 +110,15 @@ Result<CalibrationOutcome> FitOscarTo(Engine& engine, const CalibrationRequest& 
   fit.expected_tokens = num_tokens;
   MomentAccumulator moments(engine.model().config().kv, fit);
   text.num_passes = moments.num_passes();
+  AddOutputs add_outputs;
+  if (fit.v_metric == VMetric::kSoftmax) {
+    add_outputs = [&](int layer, RowsView<const float> outputs) { return moments.AddOutputs(layer, outputs); };
+  }
   for (int pass = 0; pass < moments.num_passes(); ++pass) {
-    OSCAR_TRY(text.RunPass(engine, request, [&](int layer, int /*first_position*/, const auto& queries, const auto& keys, const auto& values) {
+    const AddRows add = [&](int layer, int /*first_position*/, const auto& queries, const auto& keys, const auto& values) {
       return moments.Add(layer, queries, keys, values);
-    }));
+    };
+    OSCAR_TRY(text.RunPass(engine, request, add, add_outputs));
     moments.EndPass();
   }
   FitReport report;

@@ -154,6 +154,55 @@ TEST(MomentAccumulator, PlainValuesNeedOnePass) {
   EXPECT_NEAR(Full(head.value)(2, 5), expected, 1e-10);
 }
 
+// V^T A^T A V with A the causal softmax of each query head (method.md 11, test 12), from its definition.
+TEST(MomentAccumulator, SoftmaxValuesAreTheMomentOfAttentionOutputs) {
+  constexpr int kTokens = 100;
+  const Rows rows(kShape, kTokens, 4);
+  const auto matrix = [&](RowsView<const float> view, int head) {
+    return Matrix(Matrix::NullaryExpr(kTokens, kShape.head_dim, [&](Eigen::Index t, Eigen::Index c) {
+      return static_cast<double>(view.Row(static_cast<int>(t), head)[c]);
+    }));
+  };
+  std::vector<float> outputs(static_cast<size_t>(kTokens * kShape.num_query_heads * kShape.head_dim));
+  const RowsView<float> into = PackedRows(outputs.data(), kTokens, kShape.num_query_heads, kShape.head_dim);
+  std::vector<Matrix> expected(3, Matrix::Zero(kShape.head_dim, kShape.head_dim));
+  for (int h = 0; h < kShape.num_query_heads; ++h) {
+    const int kv_head = h / kShape.group();
+    Matrix attention = matrix(rows.Q(), h) * matrix(rows.K(), kv_head).transpose() / std::sqrt(kShape.head_dim);
+    for (Eigen::Index t = 0; t < kTokens; ++t) {
+      attention.row(t).tail(kTokens - t - 1).setConstant(-std::numeric_limits<double>::infinity());
+      attention.row(t) = (attention.row(t).array() - attention.row(t).maxCoeff()).exp();
+      attention.row(t) /= attention.row(t).sum();
+    }
+    const Matrix values = matrix(rows.V(), kv_head);
+    expected[static_cast<size_t>(kv_head)] += values.transpose() * attention.transpose() * attention * values / (kTokens * kShape.group());
+    const Matrix pooled = attention * values;
+    for (int t = 0; t < kTokens; ++t) {
+      for (int c = 0; c < kShape.head_dim; ++c) into.Row(t, h)[c] = static_cast<float>(pooled(t, c));
+    }
+  }
+  const OscarFitOptions options{.v_metric = VMetric::kSoftmax};
+  MomentAccumulator moments(kShape, options);
+  EXPECT_EQ(moments.num_passes(), 1);
+  const RowsView<const float> given = PackedRows<const float>(outputs.data(), kTokens, kShape.num_query_heads, kShape.head_dim);
+  for (int layer = 0; layer < 2; ++layer) {
+    ASSERT_TRUE(moments.Add(layer, rows.Q(), rows.K(), rows.V()).ok());
+    ASSERT_TRUE(moments.AddOutputs(layer, given.Slice(0, 60)).ok());
+    if (layer == 0) {
+      ASSERT_TRUE(moments.AddOutputs(layer, given.Slice(60, 40)).ok());
+    }
+  }
+  for (size_t h = 0; h < 3; ++h) {
+    const calibrate::HeadMoments& head = moments.impl().layers[0].heads[h];
+    EXPECT_LT((Full(head.value) / head.weight - expected[h]).norm(), 1e-6 * expected[h].norm());
+  }
+  moments.EndPass();
+  const Status incomplete = FitOscar(moments, options, {}, nullptr).status();
+  EXPECT_NE(incomplete.message().find("layer 1 saw the attention outputs of 60 of 100 tokens"), std::string::npos) << incomplete.message();
+  MomentAccumulator score(kShape, {});
+  EXPECT_EQ(score.AddOutputs(0, given).code(), StatusCode::kFailedPrecondition);
+}
+
 TEST(MomentAccumulator, BatchSizeDoesNotChangeTheMoments) {
   const Rows rows(kShape, 700, 4);
   const OscarFitOptions options = {.expected_tokens = 700};
@@ -495,7 +544,7 @@ TEST(FitNames, AreReadAsTheyAreWritten) {
   EXPECT_EQ(CompositionName(Composition::kRHPbr), "r_h_pbr");
   for (const KMetric metric : {KMetric::kQuery, KMetric::kPlain})
     EXPECT_EQ(ParseKMetric(KMetricName(metric)).value(), metric);
-  for (const VMetric metric : {VMetric::kScore, VMetric::kPlain})
+  for (const VMetric metric : {VMetric::kScore, VMetric::kPlain, VMetric::kSoftmax})
     EXPECT_EQ(ParseVMetric(VMetricName(metric)).value(), metric);
   const Status status = ParseComposition("rh").status();
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);

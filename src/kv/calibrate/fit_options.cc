@@ -13,7 +13,7 @@ namespace oscar {
 namespace {
 
 constexpr std::array<std::string_view, 2> kKMetrics = {"query", "plain"};
-constexpr std::array<std::string_view, 2> kVMetrics = {"score", "plain"};
+constexpr std::array<std::string_view, 3> kVMetrics = {"score", "plain", "softmax"};
 constexpr std::array<std::string_view, 5> kCompositions = {"plain", "r_h", "r_h_pbr", "h_pbr", "hadamard"};
 
 template <class Enum, size_t N>

@@ -43,6 +43,10 @@ Status CheckComplete(const MomentAccumulator& moments, const OscarFitOptions& op
       return FailedPrecondition(name + " saw " + std::to_string(tokens[0]) + " and " + std::to_string(tokens[1]) +
                                 " tokens in its passes, layer 0 " + std::to_string(moments.num_tokens()));
     }
+    if (options.v_metric == VMetric::kSoftmax && impl.layers[i].output_tokens != tokens[0]) {
+      return FailedPrecondition(name + " saw the attention outputs of " + std::to_string(impl.layers[i].output_tokens) + " of " +
+                                std::to_string(tokens[0]) + " tokens");
+    }
     if (tokens[0] < needed) {
       return FailedPrecondition("the text is too short: " + std::to_string(tokens[0]) + " tokens, where head_dim " +
                                 std::to_string(impl.shape.head_dim) + " needs at least " + std::to_string(needed));

@@ -127,6 +127,30 @@ Status MomentAccumulator::Add(int layer, RowsView<const float> queries, RowsView
   return {};
 }
 
+Status MomentAccumulator::AddOutputs(int layer, RowsView<const float> outputs) {
+  const KvShape& shape = impl_->shape;
+  if (layer < 0 || layer >= shape.num_layers) {
+    return {StatusCode::kInvalidArgument, "calibration: layer " + std::to_string(layer) + " does not exist"};
+  }
+  if (impl_->options.v_metric != VMetric::kSoftmax || impl_->pass > 0) {
+    return {StatusCode::kFailedPrecondition, "calibration: attention outputs belong to the first pass of the V metric softmax"};
+  }
+  OSCAR_TRY(CheckView(layer, "attention outputs", outputs, outputs.num_tokens, shape.num_query_heads, shape.head_dim));
+  LayerMoments& moments = impl_->layers[static_cast<size_t>(layer)];
+  OSCAR_TRY(CheckFinite(layer, "attention outputs", "query head", outputs, moments.output_tokens));
+  for (int h = 0; h < shape.num_query_heads; ++h) {
+    RowMatrix rows(outputs.num_tokens, shape.head_dim);
+    for (int token = 0; token < outputs.num_tokens; ++token) {
+      for (int c = 0; c < shape.head_dim; ++c) rows(token, c) = static_cast<double>(outputs.Row(token, h)[c]);
+    }
+    HeadMoments& head = moments.heads[static_cast<size_t>(h / shape.group())];
+    AddOuterProducts(head.value, rows);
+    head.weight += outputs.num_tokens;
+  }
+  moments.output_tokens += outputs.num_tokens;
+  return {};
+}
+
 void MomentAccumulator::EndPass() {
   OSCAR_CHECK(impl_->pass < num_passes());
   ++impl_->pass;
@@ -156,7 +180,7 @@ Result<MomentAccumulator> MomentAccumulator::JoinHeads(std::vector<MomentAccumul
     if (from.options.v_metric != into.options.v_metric || from.pass != into.pass) return differs("V metric or pass");
     for (size_t i = 0; i < into.layers.size(); ++i) {
       LayerMoments &layer = into.layers[i], &other = from.layers[i];
-      if (layer.num_tokens != other.num_tokens || layer.early_tokens != other.early_tokens) return differs("tokens");
+      if (layer.num_tokens != other.num_tokens || layer.early_tokens != other.early_tokens || layer.output_tokens != other.output_tokens) return differs("tokens");
       std::move(other.heads.begin(), other.heads.end(), std::back_inserter(layer.heads));
       std::move(other.score_metric.begin(), other.score_metric.end(), std::back_inserter(layer.score_metric));
     }

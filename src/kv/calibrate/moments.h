@@ -15,7 +15,7 @@ namespace oscar::calibrate {
 struct HeadMoments {
   Matrix query;        // sum of q^T q over tokens and the g query heads [d, d]
   Matrix key;          // sum of k^T k [d, d]
-  Matrix value;        // sum of w v^T v [d, d]; w = 1 for VMetric::kPlain
+  Matrix value;        // sum of w v^T v [d, d]; w = 1 for VMetric::kPlain; of attention outputs o^T o for kSoftmax
   double weight = 0;   // sum of w
   Matrix early_query;  // `query` after the first three quarters of the expected tokens; empty before
 };
@@ -23,6 +23,7 @@ struct HeadMoments {
 struct LayerMoments {
   std::array<int64_t, 2> num_tokens = {0, 0};  // by pass
   int64_t early_tokens = 0;                    // tokens in early_query
+  int64_t output_tokens = 0;                   // of AddOutputs
   std::vector<HeadMoments> heads;
   std::vector<Matrix> score_metric;  // M_h of method.md 2.3, whole, from the end of the first pass on
 };
