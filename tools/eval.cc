@@ -140,6 +140,9 @@ void AddEvalCommand(CLI::App& app, int& exit_code) {
   AddOne(*eval, "ppl", "Perplexity", false, exit_code);
   AddEvalNeedleCommand(*eval, exit_code);
   AddEvalTasksCommand(*eval, exit_code);
+  AddEvalErrorChainCommand(*eval, exit_code);
+  AddEvalBasisCommand(*eval, exit_code);
+  AddEvalAblationCommand(*eval, exit_code);
 }
 
 }  // namespace oscar::tools

@@ -13,6 +13,9 @@ void AddCalibrateCommand(CLI::App& app, int& exit_code);
 void AddEvalCommand(CLI::App& app, int& exit_code);
 void AddEvalNeedleCommand(CLI::App& eval, int& exit_code);  // below `eval`
 void AddEvalTasksCommand(CLI::App& eval, int& exit_code);
+void AddEvalErrorChainCommand(CLI::App& eval, int& exit_code);
+void AddEvalBasisCommand(CLI::App& eval, int& exit_code);
+void AddEvalAblationCommand(CLI::App& eval, int& exit_code);
 void AddBenchCommand(CLI::App& app, int& exit_code);
 void AddInspectCommand(CLI::App& app, int& exit_code);
 void AddRotationsCommand(CLI::App& app, int& exit_code);

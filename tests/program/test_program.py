@@ -219,6 +219,60 @@ class DefaultModel(ErrorCase):
         for row in report["methods"]:
             self.assertGreater(row["perplexity"], 1)
 
+    def eval_json(self, *args):
+        text = self.folder / "gpl.txt"
+        if not text.exists():
+            shutil.copy("/usr/share/common-licenses/GPL-3", text)
+        result = run("eval", args[0], "-m", self.model, "--text", text, *args[1:], "--json", "-q")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return json.loads(result.stdout)
+
+    def test_eval_error_chain_shows_each_link_and_ends_with_the_kl_of_eval_kl(self):
+        args = ("--kv", "int2:hadamard,int2:balanced", "--window", "576", "--windows", "1", "--score", "64")
+        report, kl = self.eval_json("error-chain", *args), self.eval_json("kl", *args)
+        links = {(row["kv"], row["layer"]): row for row in report["layers"]}
+        self.assertEqual(len(links), 2 * 30)
+        for kv in ("int2:hadamard", "int2:balanced"):
+            self.assertAlmostEqual(links[kv, 0]["key_error"], links[kv, 0]["key_codec_error"], places=6)
+            self.assertGreater(links[kv, 29]["hidden_error"], 0)
+        for key in ("score_error", "attention_kl_nats", "output_error", "hidden_error"):
+            mean = {kv: sum(links[kv, layer][key] for layer in range(30)) for kv in ("int2:hadamard", "int2:balanced")}
+            self.assertLess(mean["int2:balanced"] * 3, mean["int2:hadamard"], key)
+        expected = {row["kv"]: row["kl_mean_nats"] for row in kl["methods"]}
+        for row in report["methods"]:
+            self.assertAlmostEqual(row["kl_mean_nats"] / expected[row["kv"]], 1, delta=0.02)
+        self.assert_one_line_error(run("eval", "error-chain", "-m", self.model, "--kv", "int2:balanced", "--window", "400"), 2, "--window 400", "513")
+
+    def test_eval_basis_shows_what_a_transform_is_for(self):
+        report = self.eval_json("basis", "--kv", "int2:balanced", "--window", "512")
+        mean = {(row["side"], row["basis"]): row for row in report["means"]}
+        self.assertEqual([basis for side, basis in mean if side == "K"], ["raw", "U", "H", "U H", "int2:balanced"])
+        self.assertLess(mean["K", "U H"]["importance_spread"], 1.5)  # flat for the rows that it was fitted on
+        self.assertGreater(mean["K", "raw"]["importance_spread"], 2 * mean["K", "U H"]["importance_spread"])
+        self.assertGreater(mean["K", "raw"]["energy_spread"], mean["K", "H"]["energy_spread"])
+        for side in "KV":
+            self.assertLess(mean[side, "int2:balanced"]["error"], mean[side, "H"]["error"] / 2)
+        self.assertEqual({(row["of"], row["basis"]) for row in report["spectra"]},
+                         {(of, basis) for of in ("query", "key", "value", "output") for basis in ("raw", "int2:balanced")})
+        for row in report["spectra"]:
+            shares = [row[f"share_of_{1 << i}"] for i in range(6)]
+            self.assertEqual(shares, sorted(shares))
+            self.assertLessEqual(shares[-1], 1 + 1e-9)
+        self.assert_one_line_error(run("eval", "basis", "-m", self.model, "--kv", "kivi"), 1, "kivi", "affine")
+
+    def test_eval_ablation_changes_one_choice_at_a_time(self):
+        windows = ("--window", "512", "--windows", "1", "--score", "64")
+        report = self.eval_json("ablation", "--kv", "int2:balanced", "--sweep", "effort", *windows)
+        self.assertEqual([(row["sweep"], row["value"]) for row in report["settings"]], [("base", "-"), ("effort", "0"), ("effort", "1")])
+        self.assertGreater(report["settings"][1]["kl_to_base"], 1)
+        report = self.eval_json("ablation", "--sweep", "scope", "--calibration-tokens", "512", *windows)
+        self.assertEqual([(row["sweep"], row["value"]) for row in report["settings"]], [("base", "-"), ("scope", "head")])
+        self.assertGreater(report["settings"][0]["kl_mean_nats"], 0.001)
+        for args, parts in ((["--sweep", "fly"], ["fly", "clip-k"]), (["--kv", "int2:naive", "--sweep", "effort"], ["effort", "int2:naive"]),
+                            (["--kv", "int2:naive", "--calibration-tokens", "9"], ["--calibration-tokens"]), (["--encode-effort", "1"], ["--encode-effort"])):
+            self.assert_one_line_error(run("eval", "ablation", "-m", self.model, "--window", "512", "--calibration-tokens", "512", *args)
+                                       if "int2:naive" not in args else run("eval", "ablation", "-m", self.model, "--window", "512", *args), 2, *parts)
+
     def test_eval_refuses_windows_and_scores_that_are_not_positive(self):
         for args, part in ((["--window", "0"], "--window 0"), (["--window", "-1"], "--window -1"), (["--score", "-5"], "--score -5")):
             self.assert_one_line_error(run("eval", "ppl", "-m", self.model, "--kv", "bf16", *args), 2, part)

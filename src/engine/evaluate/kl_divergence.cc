@@ -38,8 +38,9 @@ void ScoreRows(Executor& executor, const ScoredRows& rows, bool compare, std::ve
 
 double MeanBits(const KvSetup& setup, const Engine& engine, int head_dim, const WindowPlan& plan) {
   double sum = 0;
+  const KvWindows windows = engine.WindowsOf(setup);
   for (int position = plan.window - 1 - plan.scored; position < plan.window - 1; ++position) {
-    sum += LedgerAt(setup.method, head_dim, position + 1, engine.options().sink, engine.options().recent).at_length;
+    sum += LedgerAt(setup.method, head_dim, position + 1, windows.sink, windows.recent).at_length;
   }
   return sum / plan.scored;
 }

@@ -7,8 +7,14 @@
 namespace oscar::engine {
 namespace {
 
-// Rows of logits held at once per method: 256 x 152K x 4 bytes is 156 MB.
+// Rows of logits held at once per method: 256 x 152K x 4 bytes is 156 MB. Fewer when many methods run together.
 constexpr int kStepTokens = 256;
+constexpr int64_t kLogitBytes = int64_t{2} << 30;
+
+int StepTokens(const Engine& engine, size_t num_methods) {
+  const int64_t row_bytes = static_cast<int64_t>(num_methods) * engine.model().config().vocab_size * static_cast<int64_t>(sizeof(float));
+  return static_cast<int>(std::clamp<int64_t>(kLogitBytes / row_bytes, 1, kStepTokens));
+}
 
 struct MethodRun {
   std::unique_ptr<KvCache> cache;
@@ -69,6 +75,7 @@ Status RunWindows(Engine& engine, std::span<const KvSetup> methods, std::span<co
   }
   const int64_t total = static_cast<int64_t>(plan.starts.size()) * plan.window;
   const bool bos = engine.tokenizer().adds_bos();
+  const int step_tokens = StepTokens(engine, methods.size());
   for (size_t index = 0; index < plan.starts.size(); ++index) {
     std::vector<int32_t> window(tokens.begin() + plan.starts[index], tokens.begin() + plan.starts[index] + plan.window);
     if (bos) window[0] = engine.tokenizer().bos_id();  // as the model saw every text in training
@@ -80,7 +87,7 @@ Status RunWindows(Engine& engine, std::span<const KvSetup> methods, std::span<co
     for (int at = 0; at < end;) {
       OSCAR_TRY(control.CheckCancelled());
       const bool scored = at >= first_scored;
-      const int count = std::min(kStepTokens, (scored ? end : first_scored) - at);
+      const int count = std::min(scored ? step_tokens : kStepTokens, (scored ? end : first_scored) - at);
       OSCAR_TRY(RunStep(engine, runs, {static_cast<int>(index), window, at, count, scored}, visit));
       at += count;
       control.Report(static_cast<int64_t>(index) * plan.window + at, total);

@@ -106,7 +106,7 @@ Result<KvSetup> Engine::SetUpKv(const std::string& kv, const std::filesystem::pa
     if (!profile_path.empty()) {
       return {StatusCode::kInvalidArgument, "--profile " + profile_path.string() + ": " + method.name() + " takes no profile"};
     }
-    return KvSetup{method, *std::move(data_free), ""};
+    return KvSetup{method, *std::move(data_free), "", {}};
   }
   if (data_free.status().code() != StatusCode::kFailedPrecondition) return data_free.status();
   const bool is_default = profile_path.empty();
@@ -122,7 +122,7 @@ Result<KvSetup> Engine::SetUpKv(const std::string& kv, const std::filesystem::pa
   std::string warning;
   OSCAR_TRY(CheckProfileFits(profile, shape, identity_.fingerprint, identity_.identity, &warning).WithContext(path.string()));
   if (!warning.empty()) warning = path.string() + ": " + warning;
-  KvSetup setup{method, std::move(profile), std::move(warning)};
+  KvSetup setup{method, std::move(profile), std::move(warning), {}};
   if (options_.encode_effort && TakesEncodeEffort(setup)) OSCAR_TRY(setup.profile.SetEncodeEffort(*options_.encode_effort));
   return setup;
 }
@@ -130,8 +130,9 @@ Result<KvSetup> Engine::SetUpKv(const std::string& kv, const std::filesystem::pa
 Result<std::unique_ptr<KvCache>> Engine::NewCache(const KvSetup& setup, int64_t tokens, int sequences) {
   KvCacheConfig config;
   config.shape = model_->config().kv;
-  config.sink = options_.sink;
-  config.recent = options_.recent;
+  const KvWindows windows = WindowsOf(setup);
+  config.sink = windows.sink;
+  config.recent = windows.recent;
   config.max_tokens = tokens;
   config.max_sequences = sequences;
   config.max_step_tokens = static_cast<int>(std::min<int64_t>(kMaxStepTokens, tokens));

@@ -18,11 +18,17 @@
 
 namespace oscar::engine {
 
+// First and newest tokens that a cache keeps in BF16, multiples of 64.
+struct KvWindows {
+  int sink = 0, recent = 0;
+};
+
 // A KV method with the profile it needs, checked against the model.
 struct KvSetup {
   KvMethod method;
   CodecProfile profile;
   std::string warning;  // empty, or one line: the profile is from another quantisation of the model, for example
+  std::optional<KvWindows> windows = {};  // empty: those of the engine's options
 };
 
 // Whether --encode-effort means something to the method.
@@ -52,7 +58,8 @@ class Engine {
 
   // Method and profile by name; `profile` empty: the file beside the model. Errors as Open.
   Result<KvSetup> SetUpKv(const std::string& kv, const std::filesystem::path& profile) const;
-  // A cache for `tokens` tokens of at most `sequences` sequences together, with the windows of the options.
+  KvWindows WindowsOf(const KvSetup& setup) const { return setup.windows.value_or(KvWindows{options_.sink, options_.recent}); }
+  // A cache for `tokens` tokens of at most `sequences` sequences together, with the windows of the setup.
   Result<std::unique_ptr<KvCache>> NewCache(const KvSetup& setup, int64_t tokens, int sequences = 1);
 
  private:

@@ -9,6 +9,7 @@
 #include "src/kv/codec/affine/cpu.h"
 #include "src/kv/codec/affine/layout.h"
 #include "src/kv/codec/affine/methods.h"
+#include "src/kv/codec/affine/read_rows.h"
 #include "src/kv/codec/bf16/cpu.h"
 #include "src/kv/codec/kitty/kitty.h"
 #include "src/kv/codec/kivi/kivi.h"
@@ -95,7 +96,7 @@ struct RowMethodKernels {
   RowMethodKernels() {
     for (std::size_t i = 0; i < entries.size(); ++i) {
       kernels[i] = codec::RowKernels(kRowMethods[i].codec());
-      entries[i] = {&kernels[i], kRowMethods[i].check_row, kRowMethods[i].make_profile};
+      entries[i] = {&kernels[i], kRowMethods[i].check_row, kRowMethods[i].make_profile, nullptr};
     }
   }
 };
@@ -130,9 +131,9 @@ const CodecInfo* FindCodec(std::string_view name) {
 }
 
 const CodecKernelEntry* FindCpuKernels(const CodecInfo& codec) {
-  static const CodecKernelEntry kInt1{&affine::Int1CpuKernels(), CheckAffineRow<1>};
-  static const CodecKernelEntry kInt2{&affine::Int2CpuKernels(), CheckAffineRow<2>};
-  static const CodecKernelEntry kInt4{&affine::Int4CpuKernels(), CheckAffineRow<4>};
+  static const CodecKernelEntry kInt1{&affine::Int1CpuKernels(), CheckAffineRow<1>, nullptr, affine::ReadRows<1>};
+  static const CodecKernelEntry kInt2{&affine::Int2CpuKernels(), CheckAffineRow<2>, nullptr, affine::ReadRows<2>};
+  static const CodecKernelEntry kInt4{&affine::Int4CpuKernels(), CheckAffineRow<4>, nullptr, affine::ReadRows<4>};
   if (codec.name == "int1") return &kInt1;
   if (codec.name == "int2") return &kInt2;
   if (codec.name == "int4") return &kInt4;

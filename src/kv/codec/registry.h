@@ -13,6 +13,8 @@ struct CodecKernelEntry {
   Status (*check_row)(const RowProfile& row) = nullptr;
   // The profile of a method from shape and rotary embedding; null for the affine codec, whose presets DataFreeProfile knows.
   Result<CodecProfile> (*make_profile)(const KvMethod& method, const KvShape& shape, const RotaryEmbedding& rotary) = nullptr;
+  // rows [64, d] f32 in code space of one side of one (page, KV head), for tools; null where kernels->row_codec reads tiles.
+  void (*read_rows)(KvSide side, int head_dim, const std::byte* page, float* rows) = nullptr;
 };
 
 // Kernels of an encoding codec on the CPU; nullptr for bf16, or a codec without them.

@@ -1,0 +1,46 @@
+// What the evaluations over windows of a text have in common: their options, and the model, tokens and windows these name.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "oscar/result.h"
+#include "src/engine/evaluate/windows.h"
+#include "src/engine/runtime/engine.h"
+
+namespace CLI {
+class App;
+}
+
+namespace oscar::tools {
+
+struct EvalTextArguments {
+  engine::EngineOptions engine;
+  std::vector<std::string> methods;
+  std::string text;
+  std::optional<int> window, score;
+  int windows = 8;
+  bool json = false, quiet = false;
+};
+
+// Whether the end of each window is scored, by default half of it; only looked at, by default 64 tokens; or all of it is seen.
+enum class ScoreOption { kHalf, kSampled, kAbsent };
+inline constexpr int kDefaultSampled = 64;
+
+// -m, -t, --encode-effort, --text, --window, --windows, --json, -q; --sink, --recent and --score unless all is seen.
+void AddEvalTextOptions(CLI::App& app, EvalTextArguments& arguments, ScoreOption score);
+// --kv for several methods.
+void AddEvalMethodsOption(CLI::App& app, EvalTextArguments& arguments);
+
+struct EvalText {
+  std::unique_ptr<engine::Engine> engine;
+  std::string name;             // of the text
+  std::vector<int32_t> tokens;
+  engine::WindowPlan plan;
+};
+// default_score: of the window; nothing: half of it. kInvalidArgument for a window that the model was not trained for or a text too short.
+Result<EvalText> OpenEvalText(const EvalTextArguments& arguments, std::optional<int> default_score);
+
+}  // namespace oscar::tools
