@@ -1,5 +1,5 @@
-# The CUDA backend, built when OSCAR_CUDA is ON. The engine does not use it yet, so the default is OFF; cmake/cuda_only builds it
-# without the rest.
+# The CUDA backend, built when OSCAR_CUDA is ON: kernels of the library and of the engine, and `--device cuda`. cmake/cuda_only
+# builds the library's kernels without the rest.
 # CMake 3.25 knows no C++20 for CUDA with nvcc 13: neither CUDA_STANDARD nor the feature may be set; the option is passed.
 option(OSCAR_CUDA "Build the CUDA backend (needs nvcc)" OFF)
 option(OSCAR_CUDA_FORCE_PORTABLE "Build the CUDA kernels without what only sm_90 has, as for sm_80" OFF)
@@ -11,11 +11,27 @@ if(OSCAR_CUDA)
   find_package(CUDAToolkit REQUIRED)
 endif()
 
+# The kernels of `folder` (*.cu) as the library `name`. It links nothing of ours: features that host libraries ask for would become
+# another dialect for nvcc. Tests and benches of the kernels are built by cmake/cuda_only.
+function(oscar_cuda_library name folder)
+  unset(CMAKE_CXX_STANDARD)  # CUDA targets would inherit it as the unknown dialect CUDA20
+  unset(CMAKE_CXX_STANDARD_REQUIRED)
+  unset(CMAKE_CXX_EXTENSIONS)  # OFF would add the option for an older dialect
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${folder}/*.cu)
+  list(FILTER sources EXCLUDE REGEX "_cuda_(test|bench)\\.cu$")
+  add_library(${name} STATIC ${sources})
+  target_include_directories(${name} PUBLIC ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
+  target_compile_options(${name} PRIVATE -std=c++20 --expt-relaxed-constexpr -lineinfo -Xptxas=--warn-on-spills,-Werror)
+  target_link_libraries(${name} PUBLIC CUDA::cudart_static)
+endfunction()
+
 # Sources of the CUDA backend under `folder`: *.cu but tests and benches, as the library oscar_cuda; *_cuda_test.cu as the test
 # program oscar_cuda_test (label cuda; its tests skip themselves without a device); *_cuda_bench.cu as oscar_cuda_bench.
 function(oscar_cuda_folder folder)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   unset(CMAKE_CXX_STANDARD)  # CUDA targets would inherit it as the unknown dialect CUDA20
+  unset(CMAKE_CXX_STANDARD_REQUIRED)
+  unset(CMAKE_CXX_EXTENSIONS)  # OFF would add the option for an older dialect
   set(dir ${PROJECT_SOURCE_DIR}/src/${folder})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cu)
   set(tests ${sources})

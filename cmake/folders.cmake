@@ -1,6 +1,6 @@
 # oscar_folder(FOLDER DEPS ...): one static library per source folder, named after it (src/kv/pool -> oscar_kv_pool), from
 # its *.cc. Its *_test.cc become one test program (label unit, or slow for *_slow_test.cc), its *_bench.cc one benchmark.
-# RECURSE takes sub-folders too. TEST_DEPS are linked to the tests only.
+# *_cuda.cc and *_cuda_test.cc count only with OSCAR_CUDA. RECURSE takes sub-folders too. TEST_DEPS are linked to the tests only.
 function(oscar_folder folder)
   cmake_parse_arguments(ARG "RECURSE" "" "DEPS;TEST_DEPS" ${ARGN})
   set(dir ${PROJECT_SOURCE_DIR}/src/${folder})
@@ -9,6 +9,9 @@ function(oscar_folder folder)
     file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cc)
   else()
     file(GLOB sources CONFIGURE_DEPENDS ${dir}/*.cc)
+  endif()
+  if(NOT OSCAR_CUDA)
+    list(FILTER sources EXCLUDE REGEX "_cuda(_test)?\\.cc$")
   endif()
   set(tests ${sources})
   set(benches ${sources})

@@ -123,6 +123,7 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<BenchArguments>();
   CLI::App* command = app.add_subcommand("bench", "Prefill and decode speed by context length and KV method");
   AddModelOptions(*command, arguments->engine);
+  AddDeviceOption(*command, arguments->engine);
   command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, interleaved in one run: " + KvMethodNames())
       ->capture_default_str()
       ->delimiter(',')

@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <fmt/format.h>
+#include <map>
 
 #include "oscar/codec.h"
 #include "src/base/status_macros.h"
@@ -28,6 +29,13 @@ void AddModelOptions(CLI::App& app, engine::EngineOptions& options) {
       ->required()
       ->type_name("FILE|NAME");
   app.add_option("-t,--threads", options.threads, "Compute threads (default: the cores this process may use)")->type_name("N");
+}
+
+void AddDeviceOption(CLI::App& app, engine::EngineOptions& options) {
+  const std::map<std::string, engine::Device> devices = {{"cpu", engine::Device::kCpu}, {"cuda", engine::Device::kCuda}};
+  app.add_option("--device", options.device, "Where to compute: cpu, or cuda in builds with OSCAR_CUDA (default: cpu)")
+      ->transform(CLI::CheckedTransformer(devices).description(""))
+      ->type_name("cpu|cuda");
 }
 
 void AddContextOption(CLI::App& app, engine::EngineOptions& options) {

@@ -27,6 +27,8 @@ void Warn(const std::string& command, const std::string& message);
 
 // -m and -t.
 void AddModelOptions(CLI::App& app, engine::EngineOptions& options);
+// --device.
+void AddDeviceOption(CLI::App& app, engine::EngineOptions& options);
 // -c.
 void AddContextOption(CLI::App& app, engine::EngineOptions& options);
 // --sink and --recent.

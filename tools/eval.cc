@@ -113,6 +113,7 @@ void AddOne(CLI::App& eval, const char* name, const char* description, bool comp
   arguments->compare = compare;
   CLI::App* command = eval.add_subcommand(name, description);
   AddModelOptions(*command, arguments->engine);
+  AddDeviceOption(*command, arguments->engine);
   command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, that share one exact pass: " + KvMethodNames())
       ->capture_default_str()
       ->delimiter(',')

@@ -170,6 +170,7 @@ void AddEvalNeedleCommand(CLI::App& eval, int& exit_code) {
   auto arguments = std::make_shared<NeedleArguments>();
   CLI::App* command = eval.add_subcommand("needle", "Retrieval from long contexts: hidden codes, and the tasks of RULER");
   AddModelOptions(*command, arguments->engine);
+  AddDeviceOption(*command, arguments->engine);
   command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, given the same texts: " + KvMethodNames())
       ->capture_default_str()
       ->delimiter(',')

@@ -95,6 +95,7 @@ void AddEvalTasksCommand(CLI::App& eval, int& exit_code) {
   auto arguments = std::make_shared<TaskArguments>();
   CLI::App* command = eval.add_subcommand("tasks", "Accuracy on HumanEval, GPQA, AIME25 or MATH500 from a local file");
   AddModelOptions(*command, arguments->engine);
+  AddDeviceOption(*command, arguments->engine);
   AddContextOption(*command, arguments->engine);
   command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE: " + KvMethodNames())
       ->capture_default_str()

@@ -180,6 +180,7 @@ void AddRunCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<RunArguments>();
   CLI::App* command = app.add_subcommand("run", "Answer a prompt, or chat (without -p, -f or piped text)");
   AddModelOptions(*command, arguments->engine);
+  AddDeviceOption(*command, arguments->engine);
   AddContextOption(*command, arguments->engine);
   AddKvOptions(*command, arguments->engine);
   AddWindowOptions(*command, arguments->engine);

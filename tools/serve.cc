@@ -60,6 +60,7 @@ void AddServeCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<ServeArguments>();
   CLI::App* command = app.add_subcommand("serve", "Serve a model over HTTP with the OpenAI API");
   AddModelOptions(*command, arguments->engine);
+  AddDeviceOption(*command, arguments->engine);
   AddContextOption(*command, arguments->engine);
   AddKvOptions(*command, arguments->engine);
   AddWindowOptions(*command, arguments->engine);

@@ -90,7 +90,8 @@ class KvCache {
   virtual Status Attend(std::span<const SequenceId> sequences, int layer, float scale, RowsView<const float> queries,
                         RowsView<float> out) = 0;
   // The first num_tokens of the reserved tokens stay, 0 <= num_tokens <= n; the others are dropped as if they had never been
-  // (rejected drafts). All layers must have been appended, unless num_tokens is 0.
+  // (rejected drafts). All layers must have been appended, unless num_tokens is 0. A cache on a device says only here that
+  // rows were not finite (kNonFinite): then nothing of the step is committed.
   virtual Status Commit(SequenceId sequence, int num_tokens) = 0;
   // Does nothing when no step is in flight.
   virtual void Abandon(SequenceId sequence) = 0;

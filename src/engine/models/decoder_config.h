@@ -22,7 +22,4 @@ Result<ModelConfig> ReadDecoderConfig(const io::GgufMetadata& metadata, std::str
 // naming a scaling type or parameter that we do not have.
 Result<RopeParams> ReadRopeParams(const io::GgufMetadata& metadata, std::string_view name, const ModelConfig& config);
 
-// Radians per position of each pair, [dims / 2], as Ops::Rope turns it. factors: [dims / 2] or empty.
-std::vector<float> RopeAngles(const RopeParams& params, std::span<const float> factors);
-
 }  // namespace oscar::engine

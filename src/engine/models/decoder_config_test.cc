@@ -5,6 +5,7 @@
 #include <string>
 
 #include "gtest/gtest.h"
+#include "src/engine/ops/rope_angles.h"
 
 namespace oscar::engine {
 namespace {

@@ -7,12 +7,12 @@
 #include <string>
 #include <utility>
 
-#include "src/base/buffer.h"
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
 #include "src/engine/models/arch.h"
 #include "src/engine/models/decoder_config.h"
 #include "src/engine/ops/ops.h"
+#include "src/engine/ops/rope_angles.h"
 #include "src/engine/weights/checkpoint.h"
 #include "src/engine/weights/dequantize.h"
 
@@ -91,9 +91,7 @@ class LoadedModel final : public Model {
     const size_t query_width = static_cast<size_t>(kv.num_query_heads) * static_cast<size_t>(kv.head_dim);
     const size_t kv_width = static_cast<size_t>(kv.num_kv_heads) * static_cast<size_t>(kv.head_dim);
     const auto hidden = static_cast<size_t>(context_.config.hidden_size);
-    OSCAR_ASSIGN_OR_RETURN(
-        rows_, base::Buffer::Allocate((hidden + 2 * query_width + 2 * kv_width) * kMaxStepTokens * sizeof(float)));
-    float* next = reinterpret_cast<float*>(rows_.data());
+    OSCAR_ASSIGN_OR_RETURN(float* next, ops_->AllocateSlots((hidden + 2 * query_width + 2 * kv_width) * kMaxStepTokens));
     const auto take = [&](Slot slot, size_t width) {
       float* data = next;
       next += width * kMaxStepTokens;
@@ -111,6 +109,9 @@ class LoadedModel final : public Model {
   const ModelConfig& config() const override { return context_.config; }
   const io::GgufMetadata& metadata() const override { return checkpoint_->metadata(); }
   Executor& executor() override { return ops_->executor(); }
+  Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) override {
+    return ops_->NewCache(method, std::move(profile), config);
+  }
   std::vector<float> rope_angles() const override {
     return RopeAngles(context_.rope, FactorsOf(context_.weights.rope_factors));
   }
@@ -122,6 +123,9 @@ class LoadedModel final : public Model {
   Status Forward(std::span<const StepSequence> batch, KvCache& cache, std::vector<float>* logits,
                  AttentionObserver* observer) override {
     OSCAR_TRY(Flatten(batch, cache));
+    if (observer != nullptr && !ops_->slots_on_host()) {
+      return {StatusCode::kUnsupported, "Q, K and V can be observed on the CPU only"};
+    }
     batch_.wants_logits = logits != nullptr;
     batch_.observer = observer;
     for (size_t i = 0; i < batch.size(); ++i) {
@@ -137,8 +141,12 @@ class LoadedModel final : public Model {
       return run;
     }
     for (size_t i = 0; i < batch.size(); ++i) {
-      // All rows of the step are in the cache: committing them cannot fail without a fault of the cache.
-      OSCAR_CHECK(cache.Commit(batch_.sequences[i], batch_.num_rows[i]).ok());
+      const Status committed = cache.Commit(batch_.sequences[i], batch_.num_rows[i]);
+      if (committed.ok()) continue;
+      // All rows of the step are in the cache: only the first commit can say that some of them are not finite.
+      OSCAR_CHECK(i == 0);
+      Abandon(cache, batch.size());
+      return committed;
     }
     return {};
   }
@@ -220,12 +228,19 @@ class LoadedModel final : public Model {
   ModelContext context_;
   std::unique_ptr<Checkpoint> checkpoint_;
   std::unique_ptr<Ops> ops_;
-  base::Buffer rows_;
   float *hidden_ = nullptr, *queries_ = nullptr, *keys_ = nullptr, *values_ = nullptr, *attention_ = nullptr;
   StepBatch batch_;  // kept, so that a step does not allocate
 };
 
-Result<std::unique_ptr<Model>> LoadFrom(std::unique_ptr<Checkpoint> checkpoint, int num_threads) {
+template <class Weights>
+Status PlaceWeights(std::span<const TensorRule<Weights>> rules, const Weights& weights, Ops& ops) {
+  for (const TensorRule<Weights>& rule : rules) {
+    if (const Weight* weight = weights.*rule.member; weight != nullptr) OSCAR_TRY(ops.Place(*weight));
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Model>> LoadFrom(std::unique_ptr<Checkpoint> checkpoint, int num_threads, Device device) {
   const io::GgufMetadata& metadata = checkpoint->metadata();
   OSCAR_ASSIGN_OR_RETURN(const std::string name, metadata.String("general.architecture"));
   const ModelArch* arch = FindArch(name);
@@ -245,7 +260,9 @@ Result<std::unique_ptr<Model>> LoadFrom(std::unique_ptr<Checkpoint> checkpoint, 
   OSCAR_TRY(CheckFactors(context.weights.rope_factors));
   if (context.weights.output == nullptr) context.weights.output = context.weights.token_embedding;
 
-  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, MakeCpuOps(num_threads, kMaxStepTokens));
+  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, MakeOps(device, num_threads, kMaxStepTokens));
+  OSCAR_TRY(PlaceWeights(arch->tensors, context.weights, *ops));
+  for (const LayerWeights& layer : context.weights.layers) OSCAR_TRY(PlaceWeights(arch->layer_tensors, layer, *ops));
   auto model = std::make_unique<LoadedModel>(*arch, std::move(context), std::move(checkpoint), std::move(ops));
   OSCAR_TRY(model->Allocate());
   return std::unique_ptr<Model>(std::move(model));
@@ -253,15 +270,15 @@ Result<std::unique_ptr<Model>> LoadFrom(std::unique_ptr<Checkpoint> checkpoint, 
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& path, int num_threads) {
+Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& path, int num_threads, Device device) {
   OSCAR_ASSIGN_OR_RETURN(io::GgufFile file, io::GgufFile::Open(path));
-  Result<std::unique_ptr<Model>> model = Load(std::move(file), num_threads);
+  Result<std::unique_ptr<Model>> model = Load(std::move(file), num_threads, device);
   if (!model.ok()) return model.status().WithContext(path.string());
   return model;
 }
 
-Result<std::unique_ptr<Model>> Model::Load(io::GgufFile file, int num_threads) {
-  return LoadFrom(MakeGgufCheckpoint(std::move(file)), num_threads);
+Result<std::unique_ptr<Model>> Model::Load(io::GgufFile file, int num_threads, Device device) {
+  return LoadFrom(MakeGgufCheckpoint(std::move(file)), num_threads, device);
 }
 
 }  // namespace oscar::engine

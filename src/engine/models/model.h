@@ -12,6 +12,7 @@
 #include "oscar/kv_cache.h"
 #include "oscar/result.h"
 #include "oscar/types.h"
+#include "src/engine/ops/ops.h"
 #include "src/io/gguf.h"
 
 namespace oscar::engine {
@@ -56,16 +57,18 @@ class AttentionObserver {
 class Model {
  public:
   // Reads config, tokenizer-independent. `path` is mapped and stays so. Errors name the file and the tensor or key.
-  // num_threads >= 1: size of the one set of compute threads.
-  static Result<std::unique_ptr<Model>> Load(const std::filesystem::path& path, int num_threads);
+  // num_threads >= 1: size of the one set of compute threads. On a CUDA device the weights are widened to BF16 and copied.
+  static Result<std::unique_ptr<Model>> Load(const std::filesystem::path& path, int num_threads, Device device = Device::kCpu);
   // The same of a parsed file, for a caller that reads more of it; errors name tensor or key only.
-  static Result<std::unique_ptr<Model>> Load(io::GgufFile file, int num_threads);
+  static Result<std::unique_ptr<Model>> Load(io::GgufFile file, int num_threads, Device device = Device::kCpu);
   virtual ~Model() = default;
 
   virtual const ModelConfig& config() const = 0;
   virtual const io::GgufMetadata& metadata() const = 0;
-  // ggml's threads: the Executor to give to KvCache::Create, so that both share one set of cores.
+  // ggml's threads, for whatever else is computed on the CPU.
   virtual Executor& executor() = 0;
+  // A cache on the device of the model, for Forward: it must be destroyed before the model. Errors as KvCache::Create.
+  virtual Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) = 0;
   // Angle per rotary pair in radians per position, scaling applied: [rope_dims / 2]. For rotating means.
   virtual std::vector<float> rope_angles() const = 0;
   // How keys turn: rope_angles and the pairing of the config.
@@ -78,7 +81,7 @@ class Model {
   // Runs the batch: reserves, appends and commits in `cache`. On an error nothing was committed for any sequence. `logits`
   // gets one row [vocab_size] per wanted token, in batch order; nullptr: no logits are computed. Largest batch:
   // kMaxStepTokens tokens. kInvalidArgument for an empty or too large step, a token outside the vocabulary, or a sequence
-  // given twice; kFailedPrecondition for a cache of another shape; kNonFinite naming the position of a logit; else as KvCache.
+  // given twice; kUnsupported for an observer on a CUDA device; kFailedPrecondition for a cache of another shape; kNonFinite naming the position of a logit; else as KvCache.
   virtual Status Forward(std::span<const StepSequence> batch, KvCache& cache, std::vector<float>* logits,
                          AttentionObserver* observer = nullptr) = 0;
 };

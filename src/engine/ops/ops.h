@@ -10,6 +10,7 @@
 #include <span>
 
 #include "oscar/executor.h"
+#include "oscar/kv_cache.h"
 #include "oscar/result.h"
 #include "src/engine/weights/weight.h"
 
@@ -27,6 +28,7 @@ struct RopeParams {
   float magnitude = 1;         // factor on cos and sin; with YaRN ggml multiplies 1 + 0.1 ln(1 / frequency_scale) to it
   float beta_fast = 32, beta_slow = 1;
   int original_context = 0;    // tokens; used by YaRN only
+  bool operator==(const RopeParams&) const = default;
 };
 
 // f32 rows [rows, width] inside a recording. Opaque: a node of the implementation.
@@ -50,6 +52,16 @@ class Ops {
   virtual ~Ops() = default;
   // The threads of Submit, for others to use between two Submits.
   virtual Executor& executor() = 0;
+
+  // Makes a weight ready for the verbs, once and before any that takes it; it must stay in place. kUnsupported for one that
+  // the device cannot take, kResourceExhausted without memory.
+  virtual Status Place(const Weight& weight) = 0;
+  // Memory for slots where the verbs run; it lives as long as this. kResourceExhausted.
+  virtual Result<float*> AllocateSlots(std::size_t num_floats) = 0;
+  // Whether the caller may read slots (kLogits may always be read).
+  virtual bool slots_on_host() const = 0;
+  // A cache that takes its rows from slots and writes to them. Errors as KvCache::Create.
+  virtual Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) = 0;
 
   // Memory of a slot for all following Submits; must hold the rows that are loaded from or stored to it.
   virtual void Bind(Slot slot, float* data) = 0;
@@ -81,5 +93,12 @@ class Ops {
 
 // Ops on ggml's CPU code with its own threads. kInvalidArgument unless 1 <= num_threads <= 512.
 Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens);
+// Ops on the first CUDA device, in builds with OSCAR_CUDA; num_threads are for what is left to the CPU. kUnsupported without a
+// device of compute capability 9.0.
+Result<std::unique_ptr<Ops>> MakeCudaOps(int num_threads, int max_tokens);
+
+enum class Device : uint8_t { kCpu, kCuda };
+// kUnsupported for kCuda in a build without OSCAR_CUDA.
+Result<std::unique_ptr<Ops>> MakeOps(Device device, int num_threads, int max_tokens);
 
 }  // namespace oscar::engine

@@ -53,7 +53,7 @@ Result<std::unique_ptr<Engine>> Engine::OpenModel(const EngineOptions& options) 
   auto identity = IdentifyModel(file, path.stem().string());
   if (!identity.ok()) return identity.status().WithContext(path.string());
   engine->identity_ = *std::move(identity);
-  auto model = Model::Load(std::move(file), engine->threads_);
+  auto model = Model::Load(std::move(file), engine->threads_, options.device);
   if (!model.ok()) return model.status().WithContext(path.string());
   engine->model_ = *std::move(model);
   OSCAR_TRY(engine->LoadTokenizer().WithContext(path.string()));
@@ -136,7 +136,7 @@ Result<std::unique_ptr<KvCache>> Engine::NewCache(const KvSetup& setup, int64_t 
   config.max_tokens = tokens;
   config.max_sequences = sequences;
   config.max_step_tokens = static_cast<int>(std::min<int64_t>(kMaxStepTokens, tokens));
-  return KvCache::Create(setup.method, setup.profile, config, model_->executor());
+  return model_->NewCache(setup.method, setup.profile, config);
 }
 
 }  // namespace oscar::engine

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "src/engine/ops/ops.h"
+
 namespace oscar::engine {
 
 inline constexpr int kDefaultContext = 4096;  // tokens, when neither --ctx nor a smaller model decides
@@ -19,6 +21,7 @@ struct EngineOptions {
   int recent = 256;
   int context = 0;                  // tokens; 0: min(kDefaultContext, what the model was trained for)
   int threads = 0;                  // 0: the cores this process may use
+  Device device = Device::kCpu;     // where model and cache are computed
 };
 
 }  // namespace oscar::engine

@@ -1,12 +1,22 @@
-// KvVerbs: the level-1 verbs of oscar/kernels.h as the cache calls them. KvCache::Create binds the real ones; tests
-// bind a slow stand-in through the same constructor, so that the bookkeeping is judged without the kernels.
+// KvVerbs: the level-1 verbs of oscar/kernels.h as the cache calls them, with the memory they work on. KvCache::Create
+// binds the real ones, CreateCudaKvCache those of a CUDA device; tests bind a slow stand-in through the same constructor, so
+// that the bookkeeping is judged without the kernels.
 #pragma once
 
 #include <cstddef>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <span>
 
 #include "oscar/kernels.h"
+#include "src/base/buffer.h"
+#include "src/base/status_macros.h"
 
 namespace oscar::cache {
+
+// Memory of pages, given back by its deleter.
+using PageMemory = std::unique_ptr<std::byte, std::function<void(std::byte*)>>;
 
 class KvVerbs {
  public:
@@ -16,6 +26,22 @@ class KvVerbs {
   virtual Status Demote(const KernelContext& context, const DemoteParams& params) = 0;
   virtual Status Attend(const KernelContext& context, const AttendParams& params) = 0;
   virtual std::size_t AttendWorkspaceBytes(const KernelContext& context, const AttendParams& params) = 0;
+
+  // Memory for pages where the verbs run: in this process unless overridden. Zero-filled; 0 bytes: null.
+  // kResourceExhausted when it cannot be had.
+  virtual Result<PageMemory> AllocatePages(std::size_t bytes) {
+    OSCAR_ASSIGN_OR_RETURN(base::Buffer buffer, base::Buffer::Allocate(bytes));
+    auto owner = std::make_shared<base::Buffer>(std::move(buffer));
+    return PageMemory(owner->data(), [owner](std::byte*) mutable { owner.reset(); });
+  }
+  virtual void CopyPage(std::byte* to, const std::byte* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  // An encoded page of all KV heads in the layout of docs/kv-format.md.
+  virtual Status ReadEncodedPage(const KernelContext& /*context*/, const std::byte* page, std::span<std::byte> out) {
+    std::memcpy(out.data(), page, out.size());
+    return {};
+  }
+  // The first error of verbs that returned before their work was done, once: kNonFinite as Append and Demote.
+  virtual Status Verify(const KernelContext& /*context*/) { return {}; }
 };
 
 }  // namespace oscar::cache

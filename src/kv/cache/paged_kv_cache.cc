@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <utility>
@@ -51,8 +50,8 @@ Result<std::unique_ptr<PagedKvCache>> PagedKvCache::Create(const KvMethod& metho
   if (method.codec == nullptr) return {StatusCode::kInvalidArgument, "a KV cache needs a codec"};
   OSCAR_ASSIGN_OR_RETURN(const pool::CapacityPlan plan, pool::PlanCapacity(config, *method.codec));
   OSCAR_TRY(CheckProfile(method, profile, config));
-  OSCAR_ASSIGN_OR_RETURN(base::Buffer bf16_bytes, base::Buffer::Allocate(plan.bf16_bytes()));
-  OSCAR_ASSIGN_OR_RETURN(base::Buffer encoded_bytes, base::Buffer::Allocate(plan.encoded_bytes()));
+  OSCAR_ASSIGN_OR_RETURN(PageMemory bf16_bytes, verbs->AllocatePages(plan.bf16_bytes()));
+  OSCAR_ASSIGN_OR_RETURN(PageMemory encoded_bytes, verbs->AllocatePages(plan.encoded_bytes()));
   std::unique_ptr<PagedKvCache> cache(new PagedKvCache({method, std::move(profile), config, &executor, std::move(verbs),
                                                         plan, std::move(bf16_bytes), std::move(encoded_bytes)}));
   OSCAR_TRY(cache->CheckVerbs());
@@ -315,6 +314,7 @@ Status PagedKvCache::Commit(SequenceId id, int num_tokens) {
                                                  std::to_string(missing - sequence->layer_appended.begin()) +
                                                  " has been appended"};
   }
+  OSCAR_TRY(verbs_->Verify(context_));
   sequence->step->Commit(num_tokens);
   sequence->step.reset();
   return {};
@@ -333,11 +333,11 @@ LayerStorage PagedKvCache::Storage(int layer) const {
   LayerStorage storage;
   storage.bf16_page_stride = plan_.bf16_page_bytes / num_layers;
   storage.bf16_pages =
-      bf16_bytes_.data() + index * storage.bf16_page_stride * static_cast<std::size_t>(plan_.bf16_pages);
+      bf16_bytes_.get() + index * storage.bf16_page_stride * static_cast<std::size_t>(plan_.bf16_pages);
   storage.encoded_page_stride = plan_.encoded_page_bytes / num_layers;
-  if (encoded_bytes_.data() != nullptr) {
+  if (encoded_bytes_ != nullptr) {
     storage.encoded_pages =
-        encoded_bytes_.data() + index * storage.encoded_page_stride * static_cast<std::size_t>(plan_.encoded_pages);
+        encoded_bytes_.get() + index * storage.encoded_page_stride * static_cast<std::size_t>(plan_.encoded_pages);
   }
   return storage;
 }
@@ -345,9 +345,9 @@ LayerStorage PagedKvCache::Storage(int layer) const {
 void PagedKvCache::CopyBf16Page(pool::PageId from, pool::PageId to) {
   for (int layer = 0; layer < config_.shape.num_layers; ++layer) {
     const LayerStorage storage = Storage(layer);
-    std::memcpy(storage.bf16_pages + static_cast<std::size_t>(to) * storage.bf16_page_stride,
-                storage.bf16_pages + static_cast<std::size_t>(from) * storage.bf16_page_stride,
-                storage.bf16_page_stride);
+    verbs_->CopyPage(storage.bf16_pages + static_cast<std::size_t>(to) * storage.bf16_page_stride,
+                     storage.bf16_pages + static_cast<std::size_t>(from) * storage.bf16_page_stride,
+                     storage.bf16_page_stride);
   }
 }
 
@@ -388,8 +388,7 @@ Status PagedKvCache::ReadEncodedPage(SequenceId id, int layer, int page_index, s
                                               " bytes, the output " + std::to_string(out.size())};
   }
   const auto page = static_cast<std::size_t>(sequence->pages->encoded().page(page_index).id());
-  std::memcpy(out.data(), storage.encoded_pages + page * storage.encoded_page_stride, out.size());
-  return {};
+  return verbs_->ReadEncodedPage(context_, storage.encoded_pages + page * storage.encoded_page_stride, out);
 }
 
 pool::CacheSnapshot PagedKvCache::Snapshot() const {

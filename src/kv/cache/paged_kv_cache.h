@@ -71,7 +71,7 @@ class PagedKvCache final : public KvCache {
     Executor* executor;
     std::unique_ptr<KvVerbs> verbs;
     pool::CapacityPlan plan;
-    base::Buffer bf16_bytes, encoded_bytes;
+    PageMemory bf16_bytes, encoded_bytes;
   };
   explicit PagedKvCache(Parts parts);
 
@@ -94,7 +94,8 @@ class PagedKvCache final : public KvCache {
   const pool::CapacityPlan plan_;
   const std::vector<float> page_phases_;  // in front of context_, which points to it
   const KernelContext context_;
-  base::Buffer bf16_bytes_, encoded_bytes_, workspace_;
+  PageMemory bf16_bytes_, encoded_bytes_;
+  base::Buffer workspace_;
   pool::PagePool bf16_pool_, encoded_pool_;
   std::vector<std::unique_ptr<Sequence>>
       sequences_;                                 // at most config_.max_sequences; behind the pools they hold pages of

@@ -32,6 +32,12 @@ Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens) {
   return std::unique_ptr<Ops>(std::make_unique<GgmlOps>(num_threads, max_tokens));
 }
 
+Result<float*> GgmlOps::AllocateSlots(std::size_t num_floats) {
+  OSCAR_ASSIGN_OR_RETURN(base::Buffer memory, base::Buffer::Allocate(num_floats * sizeof(float)));
+  slot_memory_.push_back(std::move(memory));
+  return reinterpret_cast<float*>(slot_memory_.back().data());
+}
+
 GgmlOps::GgmlOps(int num_threads, int max_tokens)
     : executor_(num_threads), tokens_(max_tokens), positions_(max_tokens), output_rows_(max_tokens) {}
 

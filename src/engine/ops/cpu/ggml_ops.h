@@ -18,6 +18,12 @@ class GgmlOps final : public Ops {
   GgmlOps(int num_threads, int max_tokens);
 
   Executor& executor() override { return executor_; }
+  Status Place(const Weight& /*weight*/) override { return {}; }  // ggml reads the mapped file
+  Result<float*> AllocateSlots(std::size_t num_floats) override;
+  bool slots_on_host() const override { return true; }
+  Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) override {
+    return KvCache::Create(method, std::move(profile), config, executor_);
+  }
   void Bind(Slot slot, float* data) override { slots_[static_cast<size_t>(slot)] = data; }
   void SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,
                  std::span<const int32_t> output_rows) override;
@@ -53,6 +59,7 @@ class GgmlOps final : public Ops {
   std::array<float*, kNumSlots> slots_ = {};
   std::vector<int32_t> tokens_, positions_, output_rows_;  // [max_tokens]: graphs point into them
   base::Buffer scratch_, work_;
+  std::list<base::Buffer> slot_memory_;
   std::list<KeptShape> shapes_;  // most recently used first
   GgmlGraph* graph_ = nullptr;   // the one begun last
   bool is_new_ = false;

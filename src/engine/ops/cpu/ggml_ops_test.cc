@@ -209,5 +209,13 @@ TEST(GgmlExecutorDeathTest, ARunInsideARunAborts) {
       "re-entrant");
 }
 
+TEST(MakeOps, ADeviceThatIsNotThereIsRefused) {
+  EXPECT_TRUE(MakeOps(Device::kCpu, 1, 1).ok());
+  const auto ops = MakeOps(Device::kCuda, 1, 1);  // fine where there is a GPU
+  if (!ops.ok()) {
+    EXPECT_EQ(ops.status().code(), StatusCode::kUnsupported) << ops.status().message();
+  }
+}
+
 }  // namespace
 }  // namespace oscar::engine

@@ -85,7 +85,7 @@ __device__ __forceinline__ void MakeGrids(const DemotePagesParams& params, const
     if (!grids[a].is_encodable && t == 0) {
       kernels::cuda::ReportNonFinite(
           params.status,
-          {1, place.layer, place.head, place.job, 16 * warp + 8 * a + row, place.side, {}});
+          {1, params.first_layer + place.layer, place.head, place.job, 16 * warp + 8 * a + row, place.side, {}});
     }
   }
 }

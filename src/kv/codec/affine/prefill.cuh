@@ -72,6 +72,8 @@ __device__ __forceinline__ bool FindRow(const PrefillParams& params, const Place
 template <int D>
 __device__ __forceinline__ void LoadQueries(const PrefillParams& params, const Place& place,
                                             int warp, int lane, Shared<D>& shared) {
+  const uint16_t* queries =
+      params.row_queries != nullptr && place.split == 0 ? params.row_queries : params.queries;
 #pragma unroll 1
   for (int r = warp; r < kRows; r += kWarps) {
     int64_t index = 0;
@@ -79,8 +81,8 @@ __device__ __forceinline__ void LoadQueries(const PrefillParams& params, const P
     float x[D / 32], largest = 0.0f;
 #pragma unroll
     for (int i = 0; i < D / 32; ++i) {
-      x[i] = is_row ? __uint_as_float(
-                          static_cast<uint32_t>(params.queries[index * D + 32 * i + lane]) << 16)
+      x[i] = is_row ? __uint_as_float(static_cast<uint32_t>(queries[index * D + 32 * i + lane])
+                                      << 16)
                     : 0.0f;
       largest = fmaxf(largest, fabsf(x[i]));
     }
@@ -98,6 +100,19 @@ __device__ __forceinline__ void LoadQueries(const PrefillParams& params, const P
       shared.beta[r] = is_row && params.beta != nullptr ? params.beta[index] : 0.0f;
     }
   }
+}
+
+// What the rotating key mean adds to the scores of the CTA's rows in one page; one thread per row.
+template <int D>
+__device__ __noinline__ void LoadPageBeta(const PrefillParams& params, const Place& place, int page,
+                                          Shared<D>& shared) {
+  static_assert(kThreads == kRows);
+  const int r = static_cast<int>(threadIdx.x);
+  int64_t index = 0;
+  if (!FindRow(params, place, r, index)) return;
+  const int64_t pair = index / params.group, head = index % params.group;
+  shared.beta[r] = __ldg(params.page_beta +
+                         (pair * params.page_beta_stride + page) * params.page_beta_heads + head);
 }
 
 template <int D>
@@ -457,8 +472,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   place.head = blockIdx.y;
   place.split = blockIdx.z;
   const int num_pages = max(place.tile - (params.recent + params.sink) / kTokens, 0);
-  const int first = num_pages * place.split / params.num_splits,
-            last = num_pages * (place.split + 1) / params.num_splits;
+  const int rows_alone = params.row_queries != nullptr ? 1 : 0;
+  const int splits = params.num_splits - rows_alone, split = place.split - rows_alone;
+  const int first = split < 0 ? 0 : num_pages * split / splits,
+            last = split < 0 ? 0 : num_pages * (split + 1) / splits;
   LoadQueries<D>(params, place, warp, lane, shared);
   RowState<D> state;
 #pragma unroll
@@ -483,6 +500,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     ptx::CopyAsyncWaitAll();
     __syncthreads();  // the block is there, and nobody reads the page before
     if (page + 1 < last) RequestBlock<D>(params, place, page + 1, (page + 1 - first) & 1, shared);
+    if (params.page_beta != nullptr) LoadPageBeta<D>(params, place, page, shared);
     DecodeBlock<D>(shared.staged[(page - first) & 1], place.first_dim, shared);
     __syncthreads();
     AttendPage<D, true>(shared, place.first_dim, warp, lane, all_keys, state);

@@ -56,7 +56,7 @@ struct RotatingPair {
 struct RotatingMeanParams {
   const uint16_t* queries;    // bf16 [B, Hq, d], in the space of the means
   const RotatingPair* pairs;  // [kv_heads, num_pairs]
-  const float2* turns;  // [num_pairs, num_pages]: cos and sin of angle * n; shared by all heads,
+  const float2* turns;  // [num_pairs, turn_stride]: cos and sin of angle * n; shared by all heads,
                         // layers and sequences
   float* page_beta;     // [B, kv_heads, num_pages, head_tile], as DecodeParams::page_beta
   int32_t num_pairs;    // at most 128
@@ -66,6 +66,7 @@ struct RotatingMeanParams {
   int32_t head_tile;  // of the decode kernel: 4, 8 or 16
   int32_t head_dim;
   float kappa;
+  int32_t turn_stride;  // entries of a row of `turns`; 0: num_pages
 };
 cudaError_t LaunchRotatingMean(const RotatingMeanParams& params, int num_sequences,
                                cudaStream_t stream);

@@ -69,6 +69,7 @@ struct DecodeParams {
   int32_t kv_heads;
   int32_t group;  // query heads per KV head
   float kappa;    // softmax scale * log2(e)
+  float* out_lse;  // [B, Hq] natural log of the sum of exp(scores), -inf without tokens; or null
 };
 
 }  // namespace oscar::kernels::cuda

@@ -38,6 +38,7 @@ struct DemotePagesParams {
   DeviceStatus* status;
   int32_t kv_heads;
   DemoteSide sides[2];  // key, value
+  int32_t first_layer;  // of layer 0 of the launch, for the status
 };
 
 }  // namespace oscar::kernels::cuda

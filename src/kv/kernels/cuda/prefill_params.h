@@ -5,7 +5,8 @@
 
 namespace oscar::kernels::cuda {
 
-// Attention of the tokens of one chunk of one sequence, one layer, in common space (gpu.md 5.1).
+// Attention of the tokens of one chunk of one sequence, one layer, in common space (gpu.md 5.1), or,
+// with row_queries, in separate spaces: then the first split has the BF16 pages alone.
 // Queries go in aligned tiles of 64 positions, which all see the same encoded pages; rows of the
 // chunk are in their BF16 pages already (LaunchAppend).
 struct PrefillParams {
@@ -24,9 +25,16 @@ struct PrefillParams {
   int32_t kv_heads;
   int32_t group;
   float kappa;             // softmax scale * log2(e)
-  int32_t num_splits;      // parts of the encoded pages; each writes a partial result
+  int32_t num_splits;      // parts of the encoded pages (with row_queries one more); each writes a
+                           // partial result
   float* partial_outputs;  // [num_splits, num_tokens * Hq, d] f32, normalised
   float* partial_lses;     // [num_splits, num_tokens * Hq], natural logs; as MergeParams
+  const uint16_t* row_queries;  // bf16 [num_tokens, Hq, d] for BF16 rows, or null: as `queries`
+  // The rotating key mean per query and page, [num_tokens, kv_heads, page_beta_stride,
+  // page_beta_heads] f32 (RotatingMeanParams::page_beta); or null.
+  const float* page_beta;
+  int32_t page_beta_stride;
+  int32_t page_beta_heads;
 };
 
 }  // namespace oscar::kernels::cuda

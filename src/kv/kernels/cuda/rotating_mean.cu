@@ -30,9 +30,10 @@ __global__ void __launch_bounds__(kThreads) RotatingMeanKernel(const RotatingMea
   __syncthreads();
   const int page = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   if (page >= params.num_pages) return;
+  const int64_t turn_stride = params.turn_stride > 0 ? params.turn_stride : params.num_pages;
   float sum[kHeads] = {};
   for (int pair = 0; pair < params.num_pairs; ++pair) {
-    const float2 turn = __ldg(params.turns + static_cast<int64_t>(pair) * params.num_pages + page);
+    const float2 turn = __ldg(params.turns + pair * turn_stride + page);
 #pragma unroll
     for (int h = 0; h < kHeads; ++h)
       sum[h] = fmaf(factors[pair][h].x, turn.x, fmaf(factors[pair][h].y, turn.y, sum[h]));

@@ -195,6 +195,10 @@ __device__ __forceinline__ void MergeParts(const DecodeParams& params, const Dec
         ((static_cast<size_t>(item.sequence) * params.kv_heads + item.head) * params.group + head) *
             kD +
         dim;
+    if (params.out_lse != nullptr && segment % kSegments == 0 && lane == 0) {
+      params.out_lse[index / kD] =
+          l > 0.0f ? (m + ptx::Log2(l)) * 0.6931471805599453f : -__builtin_huge_valf();
+    }
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       if (params.value_mean != nullptr)

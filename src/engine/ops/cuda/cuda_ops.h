@@ -1,0 +1,130 @@
+// CudaOps: Ops on a CUDA device. A recording is a list of nodes; Submit joins what one kernel can do (a product with its bias
+// and residual, gate and up with SwiGLU, Q, K and V) and launches the rest in order. Recordings of few rows become CUDA graphs,
+// kept by shape. Matrices are bf16, everything else f32.
+#pragma once
+
+#include <cublas_v2.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <deque>
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "src/engine/ops/cpu/ggml_executor.h"
+#include "src/engine/ops/ops.h"
+#include "src/base/cuda_memory.h"
+
+namespace oscar::engine {
+
+class CudaOps final : public Ops {
+ public:
+  static Result<std::unique_ptr<Ops>> Create(int num_threads, int max_tokens);
+  ~CudaOps() override;
+
+  Executor& executor() override { return executor_; }
+  bool slots_on_host() const override { return false; }
+  Status Place(const Weight& weight) override;
+  Result<float*> AllocateSlots(std::size_t num_floats) override;
+  Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) override;
+
+  // kLogits is host memory, which Submit fills; the others are device memory.
+  void Bind(Slot slot, float* data) override;
+  void SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,
+                 std::span<const int32_t> output_rows) override;
+  bool Begin(const RecordingKey& key) override;
+  Status Submit() override;
+
+  Tensor Load(Slot slot, int width) override;
+  void Store(Tensor tensor, Slot slot) override;
+  Tensor Embed(const Weight& table) override;
+  Tensor MatMul(const Weight& matrix, Tensor x) override;
+  Tensor AddBias(Tensor x, const Weight& bias) override;
+  Tensor Add(Tensor a, Tensor b) override;
+  Tensor RmsNorm(Tensor x, const Weight& gain, float epsilon) override;
+  Tensor Rope(Tensor x, int head_dim, const RopeParams& params, const Weight* factors) override;
+  Tensor SwiGlu(Tensor gate, Tensor up) override;
+  Tensor GatherOutputRows(Tensor x) override;
+
+ private:
+  struct PlacedWeight {
+    cuda::DeviceArray<uint16_t> matrix;
+    cuda::DeviceArray<float> vector;
+  };
+  enum class Kind : uint8_t { kNone, kLoad, kEmbed, kMatMul, kGatedMatMul, kAddBias, kAdd, kRmsNorm, kRope, kSwiGlu, kGather };
+  struct Node {
+    Kind kind = Kind::kNone;
+    int rows = 0, width = 0;
+    int num_uses = 0;
+    Node *a = nullptr, *b = nullptr;       // operands; of a product: x, and the residual
+    const uint16_t *matrix = nullptr, *second_matrix = nullptr;
+    const float* vector = nullptr;         // gain, bias or angles
+    float number = 0;                      // epsilon or magnitude
+    int group = 0, pairs = 0;              // of norm and RoPE: values of a head; rotary pairs
+    bool halves = false;
+    float* data = nullptr;                 // the result
+    uint16_t* rounded = nullptr;           // place of the result in bf16, where a library product reads it
+    bool is_rounded = false;
+    float* beside = nullptr;               // of a library product: before the residual, or of the second matrix
+  };
+  struct KeptAngles {
+    RopeParams params;
+    const Weight* factors = nullptr;
+    cuda::DeviceArray<float> values;
+  };
+  struct KeptGraph {
+    cudaGraphExec_t graph = nullptr;
+    bool writes_logits = false;
+    int logits_width = 0;
+  };
+  struct KeptShape {
+    int num_tokens = 0, num_output_rows = 0;
+    std::vector<KeptGraph> graphs;  // by segment
+  };
+
+  CudaOps(int num_threads, int max_tokens) : executor_(num_threads), max_tokens_(max_tokens) {}
+  Status Initialize();
+  KeptShape& ShapeOf(const RecordingKey& key);
+  static void Drop(KeptShape& shape);
+  Node* NewNode(Kind kind, int rows, int width);
+  Node* NodeOf(Tensor tensor) const { return reinterpret_cast<Node*>(tensor.node); }
+  Tensor TensorOf(Node* node) const { return {reinterpret_cast<ggml_tensor*>(node)}; }
+  const PlacedWeight& PlacedOf(const Weight& weight) const;
+  Result<float*> TakeScratch(std::size_t num_floats);
+
+  void JoinNodes();
+  Status PlaceNodes();
+  Status EmitAll();
+  Status Emit(const Node& node);
+  Status EmitProducts(std::size_t first, std::size_t& count);
+  Status EmitLibraryProduct(Node& x, const uint16_t* matrix, int out_width, float* out);
+  Status EmitLargeProduct(Node& node);
+  Status CopyLogits(const KeptGraph& graph);
+
+  GgmlExecutor executor_;
+  const int max_tokens_;
+  cudaStream_t stream_ = nullptr;
+  cublasHandle_t library_ = nullptr;
+  cuda::DeviceArray<std::byte> library_workspace_;
+  std::unordered_map<const Weight*, PlacedWeight> weights_;
+  std::vector<cuda::DeviceArray<float>> slot_memory_;
+  std::array<float*, kNumSlots> slots_ = {};
+  cuda::DeviceArray<int32_t> tokens_, positions_, output_rows_;
+  std::list<KeptAngles> angles_;
+  cuda::DeviceArray<float> logits_;
+
+  // Scratch of recordings: chunks that stay in place, because graphs point into them.
+  std::vector<cuda::DeviceArray<float>> scratch_;
+  std::size_t scratch_chunk_ = 0, scratch_used_ = 0;
+
+  std::list<KeptShape> shapes_;  // most recently used first
+  RecordingKey key_;
+  bool is_kept_ = false;
+  std::deque<Node> nodes_;       // of the recording in progress
+  Status record_error_;          // of a verb
+  KeptGraph current_;            // what the recording in progress writes
+};
+
+}  // namespace oscar::engine

@@ -1,0 +1,14 @@
+#include "src/engine/ops/ops.h"
+
+namespace oscar::engine {
+
+Result<std::unique_ptr<Ops>> MakeOps(Device device, int num_threads, int max_tokens) {
+  if (device == Device::kCpu) return MakeCpuOps(num_threads, max_tokens);
+#ifdef OSCAR_CUDA
+  return MakeCudaOps(num_threads, max_tokens);
+#else
+  return {StatusCode::kUnsupported, "this build has no CUDA: configure it with -DOSCAR_CUDA=ON"};
+#endif
+}
+
+}  // namespace oscar::engine
