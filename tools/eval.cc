@@ -1,6 +1,7 @@
 // `oscar eval ppl` and `oscar eval kl`: perplexity, and divergence from the exact cache, over sliding windows of a text.
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <fmt/format.h>
 #include <memory>
 #include <optional>
@@ -22,17 +23,22 @@ struct EvalArguments {
   engine::EngineOptions engine;
   std::vector<std::string> methods{"int2:balanced"};
   std::string text;
-  std::optional<int> window, score;
-  int windows = 8;
+  std::vector<int> lengths;  // of windows; empty: one, of the default length
+  std::optional<int> score;
+  int windows = 8, buckets = 4;
   bool compare = false, json = false, quiet = false;
+  bool by_position = false;  // --buckets was given: the text shows them too
 };
 
-engine::Table MethodTable(const engine::ScoreReport& report) {
+using Reports = std::vector<engine::ScoreReport>;  // one per window length
+
+engine::Table MethodTable(const Reports& reports) {
   using engine::NumberFormat;
-  std::vector<engine::Column> columns{{"kv", "kv", ""},
+  std::vector<engine::Column> columns{{"window_tokens", "window", "tokens"},
+                                      {"kv", "kv", ""},
                                       {"bits_per_element", "stored", "bits/element", NumberFormat::kDecimal, 2},
                                       {"perplexity", "perplexity", "", NumberFormat::kDecimal, 3}};
-  const bool compared = report.methods.front().compared;
+  const bool compared = reports.front().methods.front().compared;
   if (compared) {
     columns.insert(columns.end(), {{"kl_mean_nats", "KL mean", "nats", NumberFormat::kDecimal, 4},
                                    {"kl_median_nats", "median", "nats", NumberFormat::kDecimal, 4},
@@ -41,38 +47,78 @@ engine::Table MethodTable(const engine::ScoreReport& report) {
                                    {"top1_agreement", "same top token", "share", NumberFormat::kDecimal, 3}});
   }
   engine::Table table("", columns);
-  if (compared) table.AddRow({"exact (bf16)", 16.0, report.exact_perplexity, 0.0, 0.0, 0.0, 0.0, 1.0});
-  for (const engine::MethodScore& score : report.methods) {
-    std::vector<engine::Cell> row{score.method, score.bits_per_element, score.perplexity};
-    if (compared) row.insert(row.end(), {score.kl.mean, score.kl.median, score.kl.p99, score.kl.max, score.top1_agreement});
-    table.AddRow(std::move(row));
+  for (const engine::ScoreReport& report : reports) {
+    if (compared) table.AddRow({int64_t{report.window}, "exact (bf16)", 16.0, report.exact_perplexity, 0.0, 0.0, 0.0, 0.0, 1.0});
+    for (const engine::MethodScore& score : report.methods) {
+      std::vector<engine::Cell> row{int64_t{report.window}, score.method, score.bits_per_element, score.perplexity};
+      if (compared) row.insert(row.end(), {score.kl.mean, score.kl.median, score.kl.p99, score.kl.max, score.top1_agreement});
+      table.AddRow(std::move(row));
+    }
   }
   return table;
 }
 
-void PrintJson(const engine::ScoreReport& report, const EvalArguments& arguments) {
+// The same by position.
+engine::Table BucketTable(const Reports& reports) {
+  using engine::NumberFormat;
+  const bool compared = reports.front().methods.front().compared;
+  std::vector<engine::Column> columns{{"window_tokens", "window", "tokens"}, {"first_position", "from", "position"}, {"last_position", "to", "position"},
+                                      {"kv", "kv", ""}, {"perplexity", "perplexity", "", NumberFormat::kDecimal, 3}};
+  if (compared) columns.push_back({"kl_mean_nats", "KL mean", "nats", NumberFormat::kDecimal, 4});
+  engine::Table table("", columns);
+  for (const engine::ScoreReport& report : reports) {
+    const auto add = [&](const std::string& name, const engine::BucketScore& bucket) {
+      std::vector<engine::Cell> row{int64_t{report.window}, int64_t{bucket.first_position}, int64_t{bucket.last_position}, name, bucket.perplexity};
+      if (compared) row.emplace_back(bucket.kl_mean);
+      table.AddRow(std::move(row));
+    };
+    for (size_t i = 0; i < report.methods.front().buckets.size(); ++i) {
+      if (compared) add("exact (bf16)", report.exact_buckets[i]);
+      for (const engine::MethodScore& score : report.methods) add(score.method, score.buckets[i]);
+    }
+  }
+  return table;
+}
+
+engine::Table LengthTable(const Reports& reports) {
+  engine::Table table("", {{"window_tokens", "window", "tokens"}, {"windows", "windows", ""}, {"scored_tokens_per_window", "scored", "tokens per window"}});
+  for (const engine::ScoreReport& report : reports) table.AddRow({int64_t{report.window}, int64_t{report.num_windows}, int64_t{report.scored}});
+  return table;
+}
+
+void PrintJson(const Reports& reports, const EvalArguments& arguments) {
+  const engine::ScoreReport& report = reports.front();
   engine::JsonReport json(arguments.compare ? "eval kl" : "eval ppl");
   json.Set("model", report.model);
   json.Set("text", report.text);
-  json.Set("window_tokens", int64_t{report.window});
-  json.Set("scored_tokens_per_window", int64_t{report.scored});
-  json.Set("windows", int64_t{report.num_windows});
-  json.Set("scored_tokens", report.num_scored);
+  if (reports.size() == 1) {
+    json.Set("window_tokens", int64_t{report.window});
+    json.Set("scored_tokens_per_window", int64_t{report.scored});
+    json.Set("windows", int64_t{report.num_windows});
+    json.Set("scored_tokens", report.num_scored);
+  } else {
+    json.Add("lengths", LengthTable(reports));
+  }
   json.Set("sink_tokens", int64_t{arguments.engine.sink});
   json.Set("recent_tokens", int64_t{arguments.engine.recent});
-  json.Add("methods", MethodTable(report));
+  json.Add("methods", MethodTable(reports));
+  if (arguments.buckets > 0) json.Add("buckets", BucketTable(reports));
   fmt::print("{}", json.ToText());
 }
 
 // A KL of a nat per token leaves nothing of the model's answers; said in words, so that nobody reads over the figure.
 constexpr double kUnusableKl = 1.0;
 
-void PrintText(const engine::ScoreReport& report) {
-  fmt::print("{}; {}: {} windows of {} tokens, the last {} of each scored ({} tokens)\n", report.model, report.text,
-             report.num_windows, report.window, report.scored, report.num_scored);
-  fmt::print("{}", MethodTable(report).ToText());
-  for (const engine::MethodScore& score : report.methods) {
-    if (score.compared && score.kl.mean > kUnusableKl) {
+void PrintText(const Reports& reports, bool with_buckets) {
+  for (const engine::ScoreReport& report : reports) {
+    fmt::print("{}; {}: {} windows of {} tokens, the last {} of each scored ({} tokens)\n", report.model, report.text,
+               report.num_windows, report.window, report.scored, report.num_scored);
+  }
+  fmt::print("{}", MethodTable(reports).ToText());
+  if (with_buckets) fmt::print("{}", BucketTable(reports).ToText());
+  for (const engine::ScoreReport& report : reports) {
+    for (const engine::MethodScore& score : report.methods) {
+      if (!score.compared || score.kl.mean <= kUnusableKl) continue;
       fmt::print("{}: KL {:.2f} nats per token: this model's answers are not usable under this method\n", score.method, score.kl.mean);
     }
   }
@@ -81,29 +127,39 @@ void PrintText(const engine::ScoreReport& report) {
 Status Evaluate(const EvalArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
   const int trained = engine->model().config().max_context;
-  const int window = arguments.window.value_or(std::min(engine::kDefaultEvalWindow, trained));
-  if (window < 2) return {StatusCode::kInvalidArgument, fmt::format("--window {}: must be at least 2", window)};
-  if (window > trained) {
-    return {StatusCode::kInvalidArgument, fmt::format("--window {}: the model was trained for {} tokens", window, trained)};
+  std::vector<int> lengths = arguments.lengths;
+  if (lengths.empty()) lengths.push_back(std::min(engine::kDefaultEvalWindow, trained));
+  for (const int window : lengths) {
+    if (window < 2) return {StatusCode::kInvalidArgument, fmt::format("--window {}: must be at least 2", window)};
+    if (window > trained) {
+      return {StatusCode::kInvalidArgument, fmt::format("--window {}: the model was trained for {} tokens", window, trained)};
+    }
   }
   if (arguments.windows < 0) return {StatusCode::kInvalidArgument, "--windows must be 0 (all) or positive"};
+  if (arguments.buckets < 0) return {StatusCode::kInvalidArgument, "--buckets must be 0 (none) or positive"};
   OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> setups, SetUpMethods("eval", *engine, arguments.methods));
   engine::TextSource source{"built-in text", std::string(engine::CalibrationText())};
   if (!arguments.text.empty()) {
     OSCAR_ASSIGN_OR_RETURN(source, engine::ReadTextSource(arguments.text, uint64_t{64} << 20));
   }
   const int64_t most = int64_t{64} << 20;
-  OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, engine::TokenizeSource(engine->tokenizer(), source, most, window));
-  OSCAR_ASSIGN_OR_RETURN(const engine::WindowPlan plan,
-                         engine::PlanWindows(tokens.size(), window, arguments.score.value_or(window / 2), arguments.windows));
+  OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, engine::TokenizeSource(engine->tokenizer(), source, most, *std::max_element(lengths.begin(), lengths.end())));
   CatchInterrupts();
-  OSCAR_ASSIGN_OR_RETURN(engine::ScoreReport report,
-                         engine::ScoreMethods(*engine, setups, tokens, plan, arguments.compare, ProgressControl("eval", arguments.quiet)));
-  report.text = source.name;
+  Reports reports;
+  for (const int window : lengths) {
+    OSCAR_ASSIGN_OR_RETURN(engine::WindowPlan plan,
+                           engine::PlanWindows(tokens.size(), window, arguments.score.value_or(window / 2), arguments.windows));
+    plan.buckets = arguments.buckets;
+    const std::string label = lengths.size() > 1 ? fmt::format("eval, windows of {}", window) : "eval";
+    OSCAR_ASSIGN_OR_RETURN(engine::ScoreReport report,
+                           engine::ScoreMethods(*engine, setups, tokens, plan, arguments.compare, ProgressControl(label, arguments.quiet)));
+    report.text = source.name;
+    reports.push_back(std::move(report));
+  }
   if (arguments.json) {
-    PrintJson(report, arguments);
+    PrintJson(reports, arguments);
   } else {
-    PrintText(report);
+    PrintText(reports, arguments.by_position);
   }
   return {};
 }
@@ -121,12 +177,18 @@ void AddOne(CLI::App& eval, const char* name, const char* description, bool comp
   AddEncodeEffortOption(*command, arguments->engine);
   AddWindowOptions(*command, arguments->engine);
   command->add_option("--text", arguments->text, "Text file or folder (default: the text built into the program)")->type_name("PATH");
-  command->add_option("--window", arguments->window, "Tokens per window (default 2048)")->type_name("N");
+  command->add_option("--window", arguments->lengths, "Tokens per window (default 2048); several lengths are run one after the other")
+      ->delimiter(',')
+      ->type_name("N,...");
   command->add_option("--score", arguments->score, "Tokens scored at the end of each window (default: half of it)")->type_name("N");
   command->add_option("--windows", arguments->windows, "Windows, spread evenly over the text; 0: all")->capture_default_str()->type_name("N");
+  command->add_option("--buckets", arguments->buckets, "Parts of the scored positions that are also shown apart; 0: none. Text shows them when asked for")
+      ->capture_default_str()
+      ->type_name("N");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->add_flag("-q,--quiet", arguments->quiet, "No progress");
-  command->callback([arguments, &exit_code] {
+  command->callback([arguments, command, &exit_code] {
+    arguments->by_position = command->count("--buckets") > 0 && arguments->buckets > 0;
     const Status status = Evaluate(*arguments);
     exit_code = status.ok() ? 0 : Fail("eval", status);
   });

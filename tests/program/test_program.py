@@ -273,6 +273,22 @@ class DefaultModel(ErrorCase):
             self.assert_one_line_error(run("eval", "ablation", "-m", self.model, "--window", "512", "--calibration-tokens", "512", *args)
                                        if "int2:naive" not in args else run("eval", "ablation", "-m", self.model, "--window", "512", *args), 2, *parts)
 
+    def test_eval_kl_by_length_and_by_position(self):
+        args = ("--kv", "int2:balanced", "--windows", "1", "--score", "60")
+        report = self.eval_json("kl", *args, "--window", "64,448", "--buckets", "3")
+        self.assertEqual([(row["window_tokens"], row["kv"]) for row in report["methods"]],
+                         [(64, "exact (bf16)"), (64, "int2:balanced"), (448, "exact (bf16)"), (448, "int2:balanced")])
+        self.assertEqual(report["lengths"], [{"window_tokens": n, "windows": 1, "scored_tokens_per_window": 60} for n in (64, 448)])
+        buckets = [row for row in report["buckets"] if row["kv"] == "int2:balanced"]
+        self.assertEqual([(row["first_position"], row["last_position"]) for row in buckets],
+                         [(3, 22), (23, 42), (43, 62), (387, 406), (407, 426), (427, 446)])
+        for method, part in ((report["methods"][1], buckets[:3]), (report["methods"][3], buckets[3:])):
+            self.assertAlmostEqual(sum(row["kl_mean_nats"] for row in part) / 3, method["kl_mean_nats"], places=9)
+            product = part[0]["perplexity"] * part[1]["perplexity"] * part[2]["perplexity"]
+            self.assertAlmostEqual(product ** (1 / 3), method["perplexity"], places=6)
+        self.assertAlmostEqual(buckets[0]["kl_mean_nats"], 0, places=9)  # a window that the BF16 windows hold
+        self.assertGreater(buckets[5]["kl_mean_nats"], 0)
+
     def test_eval_refuses_windows_and_scores_that_are_not_positive(self):
         for args, part in ((["--window", "0"], "--window 0"), (["--window", "-1"], "--window -1"), (["--score", "-5"], "--score -5")):
             self.assert_one_line_error(run("eval", "ppl", "-m", self.model, "--kv", "bf16", *args), 2, part)

@@ -1,5 +1,6 @@
 #include "src/engine/evaluate/kl_divergence.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "src/base/status_macros.h"
@@ -45,6 +46,25 @@ double MeanBits(const KvSetup& setup, const Engine& engine, int head_dim, const 
   return sum / plan.scored;
 }
 
+// The series runs window by window, `scored` positions each.
+std::vector<BucketScore> BucketsOf(const Series& series, const WindowPlan& plan) {
+  const int count = std::min(plan.buckets, plan.scored), first_scored = plan.window - 1 - plan.scored;
+  std::vector<BucketScore> buckets;
+  for (int bucket = 0; bucket < count; ++bucket) {
+    const auto begin = static_cast<size_t>(int64_t{plan.scored} * bucket / count), end = static_cast<size_t>(int64_t{plan.scored} * (bucket + 1) / count);
+    double nll = 0, kl = 0, taken = 0;
+    for (size_t window = 0; window < plan.starts.size(); ++window) {
+      for (size_t i = window * static_cast<size_t>(plan.scored) + begin; i < window * static_cast<size_t>(plan.scored) + end; ++i) {
+        nll += series.nll[i];
+        kl += series.kl[i];
+        ++taken;
+      }
+    }
+    buckets.push_back({first_scored + static_cast<int>(begin), first_scored + static_cast<int>(end) - 1, std::exp(nll / taken), kl / taken});
+  }
+  return buckets;
+}
+
 double PerplexityOf(const Series& series) { return std::exp(Summarize(series.nll).mean); }
 
 }  // namespace
@@ -64,15 +84,19 @@ Result<ScoreReport> ScoreMethods(Engine& engine, const std::vector<KvSetup>& met
   };
   OSCAR_TRY(RunWindows(engine, run, tokens, plan, visit, control));
 
-  ScoreReport report{engine.identity().name, "", plan.window, plan.scored, static_cast<int>(plan.starts.size()), 0, 0, {}};
+  ScoreReport report{engine.identity().name, "", plan.window, plan.scored, static_cast<int>(plan.starts.size()), 0, 0, {}, {}};
   report.num_scored = static_cast<int64_t>(series[0].nll.size());
-  if (compare) report.exact_perplexity = PerplexityOf(series[0]);
+  if (compare) {
+    report.exact_perplexity = PerplexityOf(series[0]);
+    report.exact_buckets = BucketsOf(series[0], plan);
+  }
   for (size_t m = compare ? 1 : 0; m < run.size(); ++m) {
     MethodScore score;
     score.method = run[m].method.name();
     score.perplexity = PerplexityOf(series[m]);
     score.bits_per_element = MeanBits(run[m], engine, engine.model().config().kv.head_dim, plan);
     score.compared = compare;
+    score.buckets = BucketsOf(series[m], plan);
     if (compare) {
       score.kl = Summarize(series[m].kl);
       double agreeing = 0;

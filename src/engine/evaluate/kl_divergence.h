@@ -12,6 +12,13 @@
 
 namespace oscar::engine {
 
+// A part of the scored positions of all windows.
+struct BucketScore {
+  int first_position = 0, last_position = 0;  // of the tokens whose logits are scored, in their window
+  double perplexity = 0;
+  double kl_mean = 0;                         // set with MethodScore::compared
+};
+
 struct MethodScore {
   std::string method;
   double perplexity = 0;
@@ -20,6 +27,7 @@ struct MethodScore {
   bool compared = false;
   Summary kl;                   // nats per token
   double top1_agreement = 0;    // share of positions with the same most likely token
+  std::vector<BucketScore> buckets;
 };
 
 struct ScoreReport {
@@ -27,6 +35,7 @@ struct ScoreReport {
   int window = 0, scored = 0, num_windows = 0;
   int64_t num_scored = 0;       // tokens scored per method
   double exact_perplexity = 0;  // set in `kl` runs
+  std::vector<BucketScore> exact_buckets;
   std::vector<MethodScore> methods;
 };
 

@@ -58,7 +58,7 @@ Result<WindowPlan> PlanWindows(size_t num_tokens, int window, int scored, int ma
   }
   const size_t count = (num_tokens - window) / scored + 1;
   const size_t taken = max_windows > 0 ? std::min<size_t>(count, max_windows) : count;
-  WindowPlan plan{window, scored, {}};
+  WindowPlan plan{.window = window, .scored = scored, .starts = {}};
   for (size_t i = 0; i < taken; ++i) {
     const size_t index = taken == 1 ? 0 : i * (count - 1) / (taken - 1);
     plan.starts.push_back(index * scored);

@@ -20,6 +20,7 @@ struct WindowPlan {
   int window = 0;
   int scored = 0;
   std::vector<size_t> starts;  // first token of each window
+  int buckets = 4;             // equal parts of the scored positions that scores are also given for; at most `scored` of them
 };
 
 // Windows that slide by `scored` over the text; if there are more than max_windows (0: no limit), that many of them, spread
