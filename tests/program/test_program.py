@@ -241,7 +241,7 @@ class DefaultModel(ErrorCase):
         expected = {row["kv"]: row["kl_mean_nats"] for row in kl["methods"]}
         for row in report["methods"]:
             self.assertAlmostEqual(row["kl_mean_nats"] / expected[row["kv"]], 1, delta=0.02)
-        self.assert_one_line_error(run("eval", "error-chain", "-m", self.model, "--kv", "int2:balanced", "--window", "400"), 2, "--window 400", "513")
+        self.assert_one_line_error(run("eval", "error-chain", "-m", self.model, "--kv", "int2:balanced", "--window", "400"), 2, "--window 400", "449")
 
     def test_eval_basis_shows_what_a_transform_is_for(self):
         report = self.eval_json("basis", "--kv", "int2:balanced", "--window", "512")
@@ -250,8 +250,8 @@ class DefaultModel(ErrorCase):
         self.assertLess(mean["K", "U H"]["importance_spread"], 1.5)  # flat for the rows that it was fitted on
         self.assertGreater(mean["K", "raw"]["importance_spread"], 2 * mean["K", "U H"]["importance_spread"])
         self.assertGreater(mean["K", "raw"]["energy_spread"], mean["K", "H"]["energy_spread"])
-        for side in "KV":
-            self.assertLess(mean[side, "int2:balanced"]["error"], mean[side, "H"]["error"] / 2)
+        self.assertLess(mean["K", "int2:balanced"]["error"], mean["K", "H"]["error"] / 4)
+        self.assertLess(mean["V", "int2:balanced"]["error"], mean["V", "H"]["error"] * 0.8)
         self.assertEqual({(row["of"], row["basis"]) for row in report["spectra"]},
                          {(of, basis) for of in ("query", "key", "value", "output") for basis in ("raw", "int2:balanced")})
         for row in report["spectra"]:
