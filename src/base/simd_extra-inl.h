@@ -120,7 +120,6 @@ HWY_INLINE void TransposeFourWords(const RowAt& row_at, U32Vec (&out)[4]) {
 // (relative error 7.5e-8), times a power of two made in the exponent.
 HWY_INLINE F32Vec Exp2NonPositive(F32Vec x) {
   const F32Tag d;
-  const hn::RebindToSigned<F32Tag> di;
   const F32Vec whole = hn::Round(x);
   const F32Vec f = hn::Sub(x, whole);
   F32Vec p = hn::Set(d, 0x1.5c08e6p-10f);
@@ -129,11 +128,17 @@ HWY_INLINE F32Vec Exp2NonPositive(F32Vec x) {
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.ebf918p-3f));
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.62e428p-1f));
   p = hn::MulAdd(p, f, hn::Set(d, 1.0f));
+#if HWY_TARGET == HWY_AVX3
+  // The same bits: the instruction scales by a power of two exactly and keeps a NaN.
+  return F32Vec{_mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x.raw, _mm512_set1_ps(-126.0f), _CMP_NLT_UQ), p.raw, whole.raw)};
+#else
+  const hn::RebindToSigned<F32Tag> di;
   const auto tiny = hn::Lt(x, hn::Set(d, -126.0f));
   // Lanes that are tiny or NaN may convert to anything; both are replaced or kept NaN below.
   const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, hn::Max(whole, hn::Set(d, -127.0f))));
   const F32Vec scaled = hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
   return hn::IfThenZeroElse(tiny, hn::IfThenElse(hn::Eq(x, x), scaled, x));
+#endif
 }
 
 }  // namespace HWY_NAMESPACE

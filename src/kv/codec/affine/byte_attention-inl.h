@@ -60,6 +60,27 @@ class NumberBytes {
     StoreBytes(lower, reinterpret_cast<uint8_t*>(low));
   }
 
+  // All numbers of a page.
+  HWY_INLINE void StorePage(const I32Vec (&numbers)[kPageTokens / kLanes], int32_t* HWY_RESTRICT high, int32_t* HWY_RESTRICT low) const {
+#if HWY_TARGET == HWY_AVX3
+    // Packing leaves tokens 16 m + 4 k .. 16 m + 4 k + 3 in 32-bit lane m of 128-bit block k.
+    const __m512i first = _mm512_packs_epi32(numbers[0].raw, numbers[1].raw), second = _mm512_packs_epi32(numbers[2].raw, numbers[3].raw);
+    const __m512i half = _mm512_set1_epi16(128), byte = _mm512_set1_epi16(255);
+    const __m512i upper = _mm512_packs_epi16(_mm512_srai_epi16(_mm512_add_epi16(first, half), 8),
+                                             _mm512_srai_epi16(_mm512_add_epi16(second, half), 8));
+    const __m512i lower = _mm512_packus_epi16(_mm512_and_si512(first, byte), _mm512_and_si512(second, byte));
+    const __m512i order = _mm512_broadcast_i32x4(page_order_.raw);
+    _mm512_store_si512(high, _mm512_shuffle_epi8(_mm512_permutexvar_epi32(page_groups_, upper), order));
+    _mm512_store_si512(low, _mm512_shuffle_epi8(_mm512_permutexvar_epi32(page_groups_, lower), order));
+#else
+    for (size_t t = 0; t < kPageTokens; t += kStep) {
+      I32Vec step[kVectors];
+      for (size_t v = 0; v < kVectors; ++v) step[v] = numbers[t / kLanes + v];
+      Store(step, high + t / 4, low + t / 4);
+    }
+#endif
+  }
+
  private:
   using ByteTag = hn::FixedTag<uint8_t, 16>;
   using ByteVec = hn::Vec<ByteTag>;
@@ -87,13 +108,29 @@ class NumberBytes {
     }
   }
 
-  static ByteVec Order() {
-    HWY_ALIGN static constexpr uint8_t kOrder[3][16] = {{0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15},
-                                                        {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15},
-                                                        {0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15}};
-    return hn::Load(ByteTag(), kOrder[kBits / 2]);
+  // Of 16 bytes: two rows of eight become pairs, four rows of four become columns, twice four pairs come apart.
+  enum Order { kPairs, kColumns, kApart };
+  static ByteVec Load(Order order) {
+    HWY_ALIGN static constexpr uint8_t kOrders[3][16] = {{0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15},
+                                                         {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15},
+                                                         {0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15}};
+    return hn::Load(ByteTag(), kOrders[order]);
   }
-  const ByteVec order_ = Order();
+  const ByteVec order_ = Load(kBits == 1 ? kPairs : kBits == 2 ? kColumns : kApart);
+#if HWY_TARGET == HWY_AVX3
+  // Where four tokens in a row lie after packing, for the 128-bit blocks of the result: those of a word, in order, or with 1 bit
+  // every other group of four of the 32 tokens of a word.
+  static __m512i PageGroups() {
+    HWY_ALIGN int32_t groups[16];
+    for (int i = 0; i < 16; ++i) {
+      const int group = kBits == 1 ? i / 8 * 8 + i % 4 * 2 + i / 4 % 2 : i;
+      groups[i] = group % 4 * 4 + group / 4;
+    }
+    return _mm512_load_si512(groups);
+  }
+  const __m512i page_groups_ = PageGroups();
+  const ByteVec page_order_ = Load(kBits == 4 ? kApart : kColumns);
+#endif
 };
 
 // The counterpart of kernels' DecodePart and PrefillPart: rows in blocks, each through a whole page while its scores and weights lie
@@ -312,18 +349,17 @@ class ByteAttentionPart {
     const F32Vec highest = hn::Set(df, page_max);
     F32Vec sum = hn::Zero(df), offset_sum = hn::Zero(df);
     I32Vec total = hn::Zero(di);
-    for (size_t t = 0; t < kPageTokens; t += NumberBytes<kBits>::kStep) {
-      I32Vec numbers[NumberBytes<kBits>::kVectors];
-      for (size_t v = 0; v < NumberBytes<kBits>::kVectors; ++v) {
-        const size_t at = t + v * kLanes;
-        const F32Vec p = Exp2NonPositive(hn::Sub(hn::Load(df, scores + at), highest));
-        sum = hn::Add(sum, p);
-        offset_sum = hn::MulAdd(p, hn::Load(df, value_offset_ + at), offset_sum);
-        numbers[v] = hn::NearestInt(hn::Mul(p, hn::Load(df, value_scale_ + at)));
-        total = hn::Add(total, numbers[v]);
-      }
-      bytes_.Store(numbers, weight_high_ + in_block * kWeightStride + t / 4, weight_low_ + in_block * kWeightStride + t / 4);
+    I32Vec numbers[kPageTokens / kLanes];
+#pragma GCC unroll 8
+    for (size_t v = 0; v < kPageTokens / kLanes; ++v) {
+      const size_t at = v * kLanes;
+      const F32Vec p = Exp2NonPositive(hn::Sub(hn::Load(df, scores + at), highest));
+      sum = hn::Add(sum, p);
+      offset_sum = hn::MulAdd(p, hn::Load(df, value_offset_ + at), offset_sum);
+      numbers[v] = hn::NearestInt(hn::Mul(p, hn::Load(df, value_scale_ + at)));
+      total = hn::Add(total, numbers[v]);
     }
+    bytes_.StorePage(numbers, weight_high_ + in_block * kWeightStride, weight_low_ + in_block * kWeightStride);
     weight_centres_[in_block] = kCentre * static_cast<float>(hn::GetLane(hn::SumOfLanes(di, total)));
     float* HWY_RESTRICT sums = sum_ + r * kLanes;
     float* HWY_RESTRICT offset_sums = offset_sum_ + r * kLanes;
