@@ -1,7 +1,9 @@
 // llama.cpp behind a pipe, for `oscar bench --against`: one model and one KV cache; each line of standard input is a step of one
 // sequence, "COUNT ID ID ...", and is answered on standard output by the seconds that llama_decode took, logits of the last
-// token included. The first line written is what was opened. Built by build_llamacpp in this folder.
+// token included, on the wall and of the processor. The first line written is what was opened. Built by build_llamacpp in this folder.
 // Usage: step_server MODEL.gguf THREADS CONTEXT KV_TYPE      KV_TYPE: f16, bf16, q8_0, q4_0
+#include <time.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -22,6 +24,12 @@ ggml_type KvType(const char* name) {
     if (std::strcmp(name, ggml_type_name(type)) == 0) return type;
   }
   Fail("KV type is not f16, bf16, q8_0 or q4_0");
+}
+
+double ProcessorSeconds() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
 }  // namespace
@@ -51,12 +59,14 @@ int main(int argc, char** argv) {
       if (std::scanf("%d", &token) != 1) Fail("a step ends early");
     }
     const auto start = std::chrono::steady_clock::now();
+    const double processor_start = ProcessorSeconds();
     for (int first = 0; first < count; first += 512) {
       const int n = count - first < 512 ? count - first : 512;
       if (llama_decode(context, llama_batch_get_one(tokens.data() + first, n)) != 0) Fail("llama_decode failed");
     }
     llama_synchronize(context);
-    std::printf("%.9f\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    std::printf("%.9f %.9f\n", wall, ProcessorSeconds() - processor_start);
     std::fflush(stdout);
   }
   llama_free(context);

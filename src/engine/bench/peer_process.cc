@@ -75,17 +75,19 @@ Result<std::string> PeerProcess::ReadLine() {
   }
 }
 
-Result<double> PeerProcess::Step(std::span<const int32_t> tokens) {
+Result<StepSeconds> PeerProcess::Step(std::span<const int32_t> tokens) {
   std::string text = std::to_string(tokens.size());
   for (const int32_t token : tokens) text += ' ' + std::to_string(token);
   OSCAR_TRY(Send(text + '\n'));
   OSCAR_ASSIGN_OR_RETURN(const std::string line, ReadLine());
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(line.data(), line.data() + line.size(), seconds);
-  if (error != std::errc() || end != line.data() + line.size() || !(seconds >= 0)) {
-    return {StatusCode::kInternal, "bench: " + name_ + " answered a step with \"" + line + "\""};
+  StepSeconds seconds;
+  const char* const end = line.data() + line.size();
+  const auto [middle, wall_error] = std::from_chars(line.data(), end, seconds.wall);
+  if (wall_error == std::errc() && middle != end && *middle == ' ') {
+    const auto [last, processor_error] = std::from_chars(middle + 1, end, seconds.processor);
+    if (processor_error == std::errc() && last == end && seconds.wall >= 0 && seconds.processor >= 0) return seconds;
   }
-  return seconds;
+  return {StatusCode::kInternal, "bench: " + name_ + " answered a step with \"" + line + "\""};
 }
 
 }  // namespace oscar::engine

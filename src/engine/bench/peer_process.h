@@ -14,6 +14,12 @@
 
 namespace oscar::engine {
 
+// How long a step took.
+struct StepSeconds {
+  double wall = 0;
+  double processor = 0;  // of all threads of the process, those that spin included
+};
+
 class PeerProcess {
  public:
   // Runs `command` (program, then arguments) and waits until it says what it has opened, in one line.
@@ -24,8 +30,8 @@ class PeerProcess {
   PeerProcess& operator=(const PeerProcess&) = delete;
 
   const std::string& name() const { return name_; }
-  // Seconds that one step of its sequence took: the tokens follow those of the steps before. kInternal when it has ended.
-  Result<double> Step(std::span<const int32_t> tokens);
+  // One step of its sequence: the tokens follow those of the steps before. kInternal when it has ended.
+  Result<StepSeconds> Step(std::span<const int32_t> tokens);
 
  private:
   PeerProcess(int socket, pid_t child) : socket_(socket), child_(child) {}

@@ -8,19 +8,20 @@ namespace {
 std::vector<std::string> Shell(const std::string& script) { return {"sh", "-c", script}; }
 
 TEST(PeerProcess, AnswersEachStepInOrder) {
-  auto peer = PeerProcess::Start(Shell("echo other:f16; while read count first rest; do echo $count.$first; done"));
+  auto peer = PeerProcess::Start(Shell("echo other:f16; while read count first rest; do echo $count.$first $first; done"));
   ASSERT_TRUE(peer.ok()) << peer.status().message();
   EXPECT_EQ((*peer)->name(), "other:f16");
   const std::vector<int32_t> tokens = {25, 7, 9};
-  EXPECT_EQ((*peer)->Step(tokens).value(), 3.25);
-  EXPECT_EQ((*peer)->Step(std::span(tokens).first(1)).value(), 1.25);
+  EXPECT_EQ((*peer)->Step(tokens).value().wall, 3.25);
+  EXPECT_EQ((*peer)->Step(tokens).value().processor, 25);
+  EXPECT_EQ((*peer)->Step(std::span(tokens).first(1)).value().wall, 1.25);
 }
 
 TEST(PeerProcess, AMissingProgramAndBadAnswersAreErrors) {
   EXPECT_EQ(PeerProcess::Start({"/nonexistent/peer"}).status().code(), StatusCode::kNotFound);
   const std::vector<int32_t> tokens = {1};
-  for (const char* answer : {"1.5x", "-1", "", "nan"}) {
-    auto peer = PeerProcess::Start(Shell("echo other; read line; echo " + std::string(answer)));
+  for (const char* answer : {"1.5x 1", "1.5", "1 2 3", "-1 1", "", "nan 1"}) {
+    auto peer = PeerProcess::Start(Shell("echo other; read line; echo '" + std::string(answer) + "'"));
     ASSERT_TRUE(peer.ok());
     EXPECT_FALSE((*peer)->Step(tokens).ok()) << answer;
   }

@@ -1,5 +1,7 @@
 #include "src/engine/bench/speed.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <thread>
@@ -19,16 +21,30 @@ struct Runner {
   std::unique_ptr<KvCache> cache;
   SequenceId sequence = 0;
   PeerProcess* peer = nullptr;
+  std::vector<float> logits;
   double prefill_seconds = 0;
   std::vector<double> decode_seconds;
 };
 
-Result<double> TimedStep(Engine& engine, Runner& runner, std::span<const int32_t> tokens, std::vector<float>& logits) {
-  if (runner.peer != nullptr) return runner.peer->Step(tokens);
-  const StepSequence step{runner.sequence, tokens, false};
-  const auto start = std::chrono::steady_clock::now();
-  OSCAR_TRY(engine.model().Forward({&step, 1}, *runner.cache, &logits));
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+double ProcessorSeconds() {
+  timespec time;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Seconds by the clock of the request.
+Result<double> TimedStep(Engine& engine, Runner& runner, std::span<const int32_t> tokens, StepClock clock) {
+  StepSeconds seconds;
+  if (runner.peer != nullptr) {
+    OSCAR_ASSIGN_OR_RETURN(seconds, runner.peer->Step(tokens));
+  } else {
+    const StepSequence step{runner.sequence, tokens, false};
+    const auto start = std::chrono::steady_clock::now();
+    const double processor_start = ProcessorSeconds();
+    OSCAR_TRY(engine.model().Forward({&step, 1}, *runner.cache, &runner.logits));
+    seconds = {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), ProcessorSeconds() - processor_start};
+  }
+  return clock == StepClock::kWall ? seconds.wall : seconds.processor;
 }
 
 int TurnSteps(const SpeedRequest& request) { return request.peers.empty() ? 1 : kTurnSteps; }
@@ -70,13 +86,12 @@ Status CheckRequest(const Engine& engine, int max_context, std::span<const int32
 
 // Brings every side from `at` to `context` tokens.
 Status Prefill(Engine& engine, std::span<const int32_t> tokens, int context, const SpeedRequest& request, std::vector<Runner>& runners, int& at) {
-  std::vector<float> logits;
   while (at < context) {
     OSCAR_TRY(request.control.CheckCancelled());
     const int count = std::min(kMaxStepTokens, context - at);
     for (Runner& runner : runners) {
       TakeTurn(request);
-      OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, tokens.subspan(at, count), logits));
+      OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, tokens.subspan(at, count), request.clock));
       runner.prefill_seconds += seconds;
     }
     request.control.Report(at += count, SpeedTokensNeeded(request));
@@ -85,7 +100,6 @@ Status Prefill(Engine& engine, std::span<const int32_t> tokens, int context, con
 }
 
 Status Decode(Engine& engine, std::span<const int32_t> tokens, const SpeedRequest& request, std::vector<Runner>& runners, int& at) {
-  std::vector<float> logits;
   const int turn_steps = TurnSteps(request), num_steps = StepsPerContext(request);
   for (int first = 0; first < num_steps;) {
     OSCAR_TRY(request.control.CheckCancelled());
@@ -93,7 +107,7 @@ Status Decode(Engine& engine, std::span<const int32_t> tokens, const SpeedReques
     for (Runner& runner : runners) {
       TakeTurn(request);
       for (int i = 0; i < count; ++i) {
-        OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, tokens.subspan(at + i, 1), logits));
+        OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, tokens.subspan(at + i, 1), request.clock));
         if (first > 0 && (i > 0 || turn_steps == 1)) runner.decode_seconds.push_back(seconds);
       }
     }

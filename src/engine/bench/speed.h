@@ -14,10 +14,15 @@
 
 namespace oscar::engine {
 
+// What a step's time is: of the clock on the wall, or that of the processor, which does not count what other programs take. With
+// more than one thread the latter counts threads that wait for each other.
+enum class StepClock { kWall, kProcessor };
+
 struct SpeedRequest {
   std::vector<KvSetup> methods;   // at least one
   std::vector<int> contexts;      // tokens in the cache when decoding is timed; ascending, >= 1
   int decode_tokens = 32;         // steps timed at each context, at least so many
+  StepClock clock = StepClock::kWall;
   std::vector<PeerProcess*> peers;  // with the model opened, the cache empty and room for SpeedTokensNeeded
   RunControl control;
 };
