@@ -2,12 +2,11 @@
 // sequence, "COUNT ID ID ...", and is answered on standard output by the seconds that llama_decode took, logits of the last
 // token included, on the wall and of the processor. The first line written is what was opened. Built by build_llamacpp in this folder.
 // Usage: step_server MODEL.gguf THREADS CONTEXT KV_TYPE      KV_TYPE: f16, bf16, q8_0, q4_0
-#include <time.h>
-
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <vector>
 
 #include "llama.h"

@@ -1,9 +1,8 @@
 #include "src/engine/bench/speed.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <thread>
 
 #include "src/base/status_macros.h"
