@@ -206,6 +206,7 @@ void AddEvalCommand(CLI::App& app, int& exit_code) {
   AddEvalErrorChainCommand(*eval, exit_code);
   AddEvalBasisCommand(*eval, exit_code);
   AddEvalAblationCommand(*eval, exit_code);
+  AddEvalReportCommand(*eval, exit_code);
 }
 
 }  // namespace oscar::tools

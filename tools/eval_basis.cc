@@ -22,7 +22,7 @@ std::vector<engine::Column> FigureColumns(bool with_layer) {
   using engine::NumberFormat;
   std::vector<engine::Column> columns;
   if (with_layer) columns.push_back({"layer", "layer", ""});
-  columns.insert(columns.end(), {{"side", "side", ""}, {"basis", "basis", ""}});
+  columns.insert(columns.end(), {{"side", "side", ""}, {"basis", "basis", ""}, {"bits_per_element", "row", "bits/element", NumberFormat::kDecimal, 2}});
   for (const auto& [key, heading, unit] : {std::array{"range", "range", "max - min, rms"}, std::array{"largest", "largest", "rms"},
                                            std::array{"energy_spread", "energy", "max/mean"}, std::array{"importance_spread", "importance", "max/mean"},
                                            std::array{"error", "error", "weighted, rel."}}) {
@@ -36,7 +36,7 @@ std::string SideName(KvSide side) { return side == KvSide::kKey ? "K" : "V"; }
 engine::Table LayerTable(const engine::BasisReport& report) {
   engine::Table table("", FigureColumns(true));
   for (const engine::BasisFigures& row : report.figures) {
-    table.AddRow({int64_t{row.layer}, SideName(row.side), row.basis, row.range, row.largest, row.energy_spread, row.importance_spread, row.error});
+    table.AddRow({int64_t{row.layer}, SideName(row.side), row.basis, row.bits_per_element, row.range, row.largest, row.energy_spread, row.importance_spread, row.error});
   }
   return table;
 }
@@ -57,7 +57,7 @@ engine::Table MeanTable(const engine::BasisReport& report) {
       mean.importance_spread += row.importance_spread / layers;
       mean.error += row.error / layers;
     }
-    table.AddRow({SideName(first.side), first.basis, mean.range, mean.largest, mean.energy_spread, mean.importance_spread, mean.error});
+    table.AddRow({SideName(first.side), first.basis, first.bits_per_element, mean.range, mean.largest, mean.energy_spread, mean.importance_spread, mean.error});
   }
   return table;
 }

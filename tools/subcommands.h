@@ -16,6 +16,7 @@ void AddEvalTasksCommand(CLI::App& eval, int& exit_code);
 void AddEvalErrorChainCommand(CLI::App& eval, int& exit_code);
 void AddEvalBasisCommand(CLI::App& eval, int& exit_code);
 void AddEvalAblationCommand(CLI::App& eval, int& exit_code);
+void AddEvalReportCommand(CLI::App& eval, int& exit_code);
 void AddBenchCommand(CLI::App& app, int& exit_code);
 void AddInspectCommand(CLI::App& app, int& exit_code);
 void AddRotationsCommand(CLI::App& app, int& exit_code);

@@ -1,5 +1,6 @@
 """Black-box tests of the program `oscar`: exit codes, errors, and a real model answering over a 2-bit cache."""
 
+import html
 import json
 import os
 import pathlib
@@ -13,6 +14,7 @@ import subprocess
 import tempfile
 import time
 import unittest
+from xml.etree import ElementTree
 
 OSCAR = os.environ["OSCAR_BINARY"]
 MODELS = pathlib.Path(os.environ.get("OSCAR_TEST_MODELS", "/nonexistent"))
@@ -288,6 +290,35 @@ class DefaultModel(ErrorCase):
             self.assertAlmostEqual(product ** (1 / 3), method["perplexity"], places=6)
         self.assertAlmostEqual(buckets[0]["kl_mean_nats"], 0, places=9)  # a window that the BF16 windows hold
         self.assertGreater(buckets[5]["kl_mean_nats"], 0)
+
+    def test_eval_report_measures_once_and_draws_one_page(self):
+        text, page, work = self.folder / "gpl-report.txt", self.folder / "report.html", self.folder / "report.work"
+        shutil.copy("/usr/share/common-licenses/GPL-3", text)
+        args = ("eval", "report", "-m", self.model, "--kv", "int2:balanced", "--text", text, "-o", page)
+        result = run(*args, "--minutes", "0.02")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertRegex(result.stderr, r"\[1/5\] KL and perplexity, prose; about [0-9:]+ left in all")
+        content = page.read_text()
+        ElementTree.fromstring(content)  # well-formed, also as XML
+        plan = json.loads((work / "plan.json").read_text())
+        self.assertEqual([step["name"] for step in plan["steps"]], ["kl_prose", "needle", "error_chain", "basis", "ablation"])
+        for step in plan["steps"]:
+            self.assertIn(html.escape(step["command"]), content)
+            measured = json.loads((work / step["result"]).read_text())
+            self.assertEqual(measured["command"], "eval " + step["arguments"][1])
+        kl = {row["kv"]: row for row in json.loads((work / "kl_prose.json").read_text())["methods"]}
+        for key in ("kl_mean_nats", "bits_per_element", "perplexity"):
+            self.assertIn(f"<td>{kl['int2:balanced'][key]:.4g}</td>", content)
+        self.assertEqual("<svg" in content, "no matplotlib" not in result.stderr)
+        self.assertEqual("has no matplotlib" in content, "no matplotlib" in result.stderr)
+        page.unlink()
+        again = run(*args, "--minutes", "0.02", "--python", "python3")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertNotIn("[1/5]", again.stderr)
+        self.assertEqual(page.read_text(), content)
+        self.assert_one_line_error(run(*args, "--minutes", "1"), 1, "plan.json", "minutes", "--work")
+        self.assert_one_line_error(run(*args, "--minutes", "0"), 2, "--minutes 0")
+        self.assert_one_line_error(run(*args, "--minutes", "0.02", "--python", "no-such-python"), 1, "no-such-python", "report.work")
 
     def test_eval_refuses_windows_and_scores_that_are_not_positive(self):
         for args, part in ((["--window", "0"], "--window 0"), (["--window", "-1"], "--window -1"), (["--score", "-5"], "--score -5")):

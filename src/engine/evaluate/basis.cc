@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "oscar/calibrate.h"
+#include "oscar/kv_cache.h"
 #include "oscar/reference.h"
 #include "oscar/spectrum.h"
 #include "src/base/float_bits.h"
@@ -115,6 +116,11 @@ struct Basis {
   std::string name;
   CodecProfile profile;
   int bits = 2;
+
+  double BitsPerElement() const {
+    const KvMethod method{FindCodec("int" + std::to_string(bits)), ""};
+    return LedgerAt(method, profile.shape().head_dim, 0, 0, 0).steady;
+  }
 };
 
 bool IsPowerOfTwo(int n) { return n > 0 && (n & (n - 1)) == 0; }
@@ -309,6 +315,7 @@ class LayerBasis {
     made.layer = layer_;
     made.side = side;
     made.basis = basis.name;
+    made.bits_per_element = basis.BitsPerElement();
     const bool shows_spectra = basis.name == "raw" || basis.profile.row(layer_, 0, side).transform->kind() == TransformKind::kInvertible;
     BasisSpectrum rows{layer_, side == KvSide::kKey ? "key" : "value", basis.name, 0, {}};
     BasisSpectrum metric{layer_, side == KvSide::kKey ? "query" : "output", basis.name, 0, {}};

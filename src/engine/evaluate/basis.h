@@ -17,6 +17,7 @@ struct BasisFigures {
   int layer = 0;
   KvSide side = KvSide::kKey;
   std::string basis;              // "raw", "U", "H", "U H", or the method's name
+  double bits_per_element = 0;    // of an encoded row, scale and offset included
   double range = 0;               // mean of max - min of y over its root mean square
   double largest = 0;             // largest |y| over the root mean square of all
   double energy_spread = 0;       // max over mean of the channels' E[y^2]

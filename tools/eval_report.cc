@@ -1,0 +1,160 @@
+// `oscar eval report`: all evaluations of one model within a budget of minutes, as one HTML page.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <fmt/format.h>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sys/utsname.h>
+
+#include "oscar/version.h"
+#include "src/base/status_macros.h"
+#include "src/engine/evaluate/kl_divergence.h"
+#include "src/engine/hub/model_cache.h"
+#include "src/engine/runtime/calibration_run.h"
+#include "src/engine/runtime/calibration_text.h"
+#include "src/io/json_file.h"
+#include "tools/command_line.h"
+#include "tools/report_page.h"
+#include "tools/report_plan.h"
+#include "tools/report_steps.h"
+#include "tools/subcommands.h"
+#include "tools/terminal.h"
+
+namespace oscar::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ReportArguments {
+  engine::EngineOptions engine;
+  std::vector<std::string> methods{"int2:naive", "int2:clip", "int2:hadamard", "int2:oscar", "int2:balanced", "kivi", "q4_0"};
+  std::string text, code, page = "report.html", work, python = "python3";
+  double minutes = 30;
+  bool quiet = false;
+};
+
+std::string Machine() {
+  utsname names{};
+  uname(&names);
+  return fmt::format("{} {}, cores for this process: {}", names.sysname, names.machine, engine::AvailableCores());
+}
+
+// What the plan was made from: a folder with another plan is not gone on with.
+nlohmann::ordered_json SettingsOf(const ReportArguments& arguments) {
+  return {{"model", arguments.engine.model}, {"minutes", arguments.minutes}, {"methods", arguments.methods}, {"text", arguments.text}, {"code", arguments.code},
+          {"sink", arguments.engine.sink}, {"recent", arguments.engine.recent}, {"version", std::string(kVersion)}};
+}
+
+std::string RedrawCommand(const ReportArguments& arguments, const fs::path& work) {
+  std::vector<std::string> words{"eval", "report", "-m", arguments.engine.model, "--minutes", fmt::format("{}", arguments.minutes), "--kv",
+                                 fmt::format("{}", fmt::join(arguments.methods, ",")), "--sink", std::to_string(arguments.engine.sink), "--recent",
+                                 std::to_string(arguments.engine.recent)};
+  if (!arguments.text.empty()) words.insert(words.end(), {"--text", arguments.text});
+  if (!arguments.code.empty()) words.insert(words.end(), {"--code", arguments.code});
+  words.insert(words.end(), {"--work", work.string(), "-o", arguments.page});
+  return CommandLine(words);
+}
+
+// Tokens per second of the exact cache, logits included, over a short window.
+Result<double> MeasureSpeed(engine::Engine& engine) {
+  const engine::TextSource source{"built-in text", std::string(engine::CalibrationText())};
+  OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, engine::TokenizeSource(engine.tokenizer(), source, 512, 128));
+  OSCAR_ASSIGN_OR_RETURN(const engine::WindowPlan plan, engine::PlanWindows(tokens.size(), static_cast<int>(tokens.size()), static_cast<int>(tokens.size()) / 2, 1));
+  OSCAR_ASSIGN_OR_RETURN(engine::KvSetup exact, engine.SetUpKv("bf16", {}));
+  const auto start = std::chrono::steady_clock::now();
+  OSCAR_TRY(engine::ScoreMethods(engine, {std::move(exact)}, tokens, plan, /*compare=*/false, {}).status());
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return static_cast<double>(tokens.size()) / std::max(seconds, 1e-3);
+}
+
+Result<nlohmann::ordered_json> MakePlan(const ReportArguments& arguments, const fs::path& work) {
+  OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
+  ReportBudget budget;
+  budget.seconds = 60 * arguments.minutes;
+  OSCAR_ASSIGN_OR_RETURN(budget.tokens_per_second, MeasureSpeed(*engine));
+  budget.trained_tokens = engine->model().config().max_context;
+  budget.head_dim = engine->model().config().kv.head_dim;
+  ReportInputs inputs{arguments.engine, {}, arguments.text, arguments.code, work};
+  for (const std::string& method : arguments.methods) {
+    const bool fits = engine::IsCalibrated(method) && !fs::exists(engine::ModelCache::ProfilePath(engine->model_path(), method));
+    inputs.methods.push_back({method, fits});
+    if (!fits) OSCAR_TRY(SetUpMethods("eval", *engine, {method}).status());  // what cannot run is known before minutes of work
+  }
+  OSCAR_ASSIGN_OR_RETURN(const std::vector<ReportStep> steps, PlanReport(inputs, budget));
+  nlohmann::ordered_json plan{{"settings", SettingsOf(arguments)}, {"model", engine->identity().name}, {"version", std::string(kVersion)},
+                              {"machine", Machine()}, {"redraw", RedrawCommand(arguments, work)}, {"tokens_per_second", budget.tokens_per_second}};
+  plan["steps"] = StepsToJson(steps);
+  return plan;
+}
+
+// The plan in the folder, or a new one.
+Result<std::vector<ReportStep>> OpenPlan(const ReportArguments& arguments, const fs::path& work) {
+  const fs::path path = work / "plan.json";
+  if (!fs::exists(path)) {
+    OSCAR_ASSIGN_OR_RETURN(const nlohmann::ordered_json made, MakePlan(arguments, work));
+    std::error_code error;
+    fs::create_directories(work, error);
+    if (error) return Status(StatusCode::kIoError, work.string() + ": " + error.message());
+    OSCAR_TRY(io::WriteJsonFile(path, made));
+  }
+  OSCAR_ASSIGN_OR_RETURN(const nlohmann::json plan, io::ReadJsonFile(path));
+  const nlohmann::json wanted = SettingsOf(arguments);
+  for (const auto& [name, value] : wanted.items()) {
+    const nlohmann::json found = plan.is_object() && plan.contains("settings") ? plan["settings"].value(name, nlohmann::json()) : nlohmann::json();
+    if (found == value) continue;
+    return Status(StatusCode::kFailedPrecondition, path.string() + ": holds a report with " + name + " " + found.dump() + ", this one has " + value.dump() +
+                                                       "; give another --work folder");
+  }
+  auto steps = StepsFromJson(plan.value("steps", nlohmann::json::array()));
+  if (!steps.ok()) return steps.status().WithContext(path.string());
+  return steps;
+}
+
+Status DrawPage(const ReportArguments& arguments, const fs::path& work) {
+  const fs::path said = work / "page.txt";
+  OSCAR_ASSIGN_OR_RETURN(const int code, RunProcess({arguments.python, "-c", kReportPageProgram, work.string(), arguments.page}, said));
+  if (code == 127) return {StatusCode::kNotFound, "--python " + arguments.python + ": no such program; the measurements are in " + work.string()};
+  if (code != 0) return {StatusCode::kInternal, "the page could not be drawn (exit code " + std::to_string(code) + "); the measurements are in " + work.string()};
+  if (fs::file_size(said) > 0) Warn("eval", "no figures on the page: " + arguments.python + " has no matplotlib");
+  return {};
+}
+
+Status RunReport(const ReportArguments& arguments) {
+  if (!(arguments.minutes > 0)) return {StatusCode::kInvalidArgument, fmt::format("--minutes {}: must be positive", arguments.minutes)};
+  if (fs::is_directory(arguments.page)) return {StatusCode::kInvalidArgument, "-o " + arguments.page + ": is a folder"};
+  const fs::path work = arguments.work.empty() ? fs::path(arguments.page).replace_extension(".work") : fs::path(arguments.work);
+  CatchInterrupts();
+  OSCAR_ASSIGN_OR_RETURN(const std::vector<ReportStep> steps, OpenPlan(arguments, work));
+  OSCAR_TRY(RunSteps(steps, work, arguments.quiet));
+  OSCAR_TRY(DrawPage(arguments, work));
+  fmt::print("{}\n", arguments.page);
+  return {};
+}
+
+}  // namespace
+
+void AddEvalReportCommand(CLI::App& eval, int& exit_code) {
+  auto arguments = std::make_shared<ReportArguments>();
+  CLI::App* command = eval.add_subcommand("report", "All evaluations of one model within a budget, as one HTML page; an interrupted one goes on");
+  AddModelOptions(*command, arguments->engine);
+  command->add_option("--kv", arguments->methods, "Methods; calibrated ones without a profile beside the model are calibrated into the work folder")
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("METHOD,...");
+  AddWindowOptions(*command, arguments->engine);
+  command->add_option("--minutes", arguments->minutes, "Budget: sizes of the steps follow from it and a measured speed")->capture_default_str()->type_name("N");
+  command->add_option("--text", arguments->text, "Prose: file or folder (default: the text built into the program)")->type_name("PATH");
+  command->add_option("--code", arguments->code, "Code, for a second KL: file or folder")->type_name("PATH");
+  command->add_option("-o,--output", arguments->page, "The page")->capture_default_str()->type_name("FILE");
+  command->add_option("--work", arguments->work, "Folder of the measurements (default: beside the page, PAGE.work)")->type_name("FOLDER");
+  command->add_option("--python", arguments->python, "Draws the page, with matplotlib")->capture_default_str()->type_name("PROGRAM");
+  command->add_flag("-q,--quiet", arguments->quiet, "No progress");
+  command->callback([arguments, &exit_code] {
+    const Status status = RunReport(*arguments);
+    exit_code = status.ok() ? 0 : Fail("eval", status);
+  });
+}
+
+}  // namespace oscar::tools
