@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <fmt/format.h>
 #include <map>
+#include <string>
 
 #include "oscar/codec.h"
 #include "src/base/status_macros.h"
@@ -29,6 +30,13 @@ void AddModelOptions(CLI::App& app, engine::EngineOptions& options) {
       ->required()
       ->type_name("FILE|NAME");
   app.add_option("-t,--threads", options.threads, "Compute threads (default: the cores this process may use)")->type_name("N");
+  const std::map<std::string, engine::WeightPrecision> precisions{{"stored", engine::WeightPrecision::kStored},
+                                                                  {"f32", engine::WeightPrecision::kF32}};
+  app.add_option("--weights", options.weights,
+                 "Weights as stored, or widened to f32: several times larger, but free of the 8-bit rounding of activations that stored weights bring")
+      ->transform(CLI::CheckedTransformer(precisions).description(""))
+      ->default_str("stored")
+      ->type_name("stored|f32");
 }
 
 void AddDeviceOption(CLI::App& app, engine::EngineOptions& options) {

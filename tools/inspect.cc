@@ -176,7 +176,7 @@ Status InspectProfile(const std::string& path) {
   PrintField("shape", fmt::format("{} layers, {} query and {} KV heads, head_dim {}", shape.num_layers, shape.num_query_heads,
                                   shape.num_kv_heads, shape.head_dim));
   PrintField("model", from.model_name);
-  PrintField("model fingerprint", from.model_sha256);
+  PrintField("model fingerprint", from.model_digest);
   PrintField("calibration", fmt::format("{} tokens in windows of {}, {}", from.num_tokens, from.window_tokens, from.text_name));
   PrintField("fit", fmt::format("scope {}, K metric {}, V metric {}, composition {}", from.scope, from.k_metric, from.v_metric,
                                 from.composition));

@@ -29,7 +29,7 @@ Status Import(const RotationsArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
   RotationImportOptions options{.shape = engine->model().config().kv, .clip_k = arguments.clip_k, .clip_v = arguments.clip_v, .provenance = {}};
   options.provenance.model_name = engine->identity().name;
-  options.provenance.model_sha256 = engine->identity().fingerprint;
+  options.provenance.model_digest = engine->identity().fingerprint;
   options.provenance.model_identity = engine->identity().identity;
   options.provenance.oscar_version = kVersion;
   options.provenance.text_name = "rotation files " + arguments.keys + ", " + arguments.values;

@@ -132,9 +132,9 @@ struct BalancedFitOptions {
 // outside (0, 1].
 Status CheckBalancedFit(const KvShape& shape, const BalancedFitOptions& options);
 
-// Moments of one model for a balanced fit, in two passes over the same rows: means, weighted by the attention that tokens receive,
-// and query moments; then second moments around the means (keys around that of their page, quality.md 3). Rows count as the BF16
-// numbers of the cache.
+// Moments of one model for a balanced fit, in two passes over the same rows: means and query moments; then second moments around the
+// means (keys around that of their page, quality.md 3), all but the query moments weighted by the square of the attention that tokens
+// receive. Rows count as the BF16 numbers of the cache.
 class BalancedMoments {
  public:
   static constexpr int kNumPasses = 2;

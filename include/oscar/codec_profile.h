@@ -56,7 +56,7 @@ struct RowProfile {
 // Where a profile comes from. Checked against the model when it is used, printed by `oscar inspect`.
 struct Provenance {
   std::string model_name;
-  std::string model_sha256;      // of the model file; empty for data-free profiles
+  std::string model_digest;      // fingerprint of the model file; empty for data-free profiles
   std::string model_identity;    // architecture, shape and a digest of the tokenizer: equal for requantisations of one model
   std::string oscar_version;
   std::string text_name;         // calibration text
@@ -129,7 +129,7 @@ class CodecProfile {
 // Whether a profile may be used with a model. kFailedPrecondition with both sides named when the shape or the identity
 // differs. `warning` (may be null) gets one sentence when the profile fits but was made from another file of the same model
 // (another quantisation), or when identities are missing; it is empty otherwise. Hashes are lower-case hexadecimal.
-Status CheckProfileFits(const CodecProfile& profile, const KvShape& model_shape, const std::string& model_sha256,
+Status CheckProfileFits(const CodecProfile& profile, const KvShape& model_shape, const std::string& model_digest,
                         const std::string& model_identity, std::string* warning);
 
 // The profile of a method that needs no calibration ("bf16", "int2:naive", "int2:clip", "int2:hadamard", "int2:quarot").

@@ -320,6 +320,19 @@ class DefaultModel(ErrorCase):
         self.assert_one_line_error(run(*args, "--minutes", "0"), 2, "--minutes 0")
         self.assert_one_line_error(run(*args, "--minutes", "0.02", "--python", "no-such-python"), 1, "no-such-python", "report.work")
 
+    def test_weights_in_f32_take_the_rounding_of_activations_out_of_a_comparison(self):
+        kl = {}
+        for weights in ("stored", "f32"):
+            result = run("eval", "kl", "-m", self.model, "--kv", "q8_0", "--weights", weights, "--window", "640", "--score", "128",
+                         "--windows", "1", "--json", "-q")
+            self.assertEqual(result.returncode, 0, result.stderr)
+            kl[weights] = json.loads(result.stdout)["methods"][1]["kl_mean_nats"]
+        self.assertGreater(kl["stored"], 0.001)
+        self.assertLess(kl["f32"], 0.0005)
+        result = run("eval", "kl", "-m", self.model, "--weights", "f64")
+        self.assertEqual(result.returncode, 2)
+        self.assertIn("--weights", result.stderr)
+
     def test_eval_refuses_windows_and_scores_that_are_not_positive(self):
         for args, part in ((["--window", "0"], "--window 0"), (["--window", "-1"], "--window -1"), (["--score", "-5"], "--score -5")):
             self.assert_one_line_error(run("eval", "ppl", "-m", self.model, "--kv", "bf16", *args), 2, part)

@@ -277,8 +277,8 @@ Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& path, in
   return model;
 }
 
-Result<std::unique_ptr<Model>> Model::Load(io::GgufFile file, int num_threads, Device device) {
-  return LoadFrom(MakeGgufCheckpoint(std::move(file)), num_threads, device);
+Result<std::unique_ptr<Model>> Model::Load(io::GgufFile file, int num_threads, Device device, WeightPrecision precision) {
+  return LoadFrom(MakeGgufCheckpoint(std::move(file), precision), num_threads, device);
 }
 
 }  // namespace oscar::engine

@@ -13,6 +13,7 @@
 #include "oscar/result.h"
 #include "oscar/types.h"
 #include "src/engine/ops/ops.h"
+#include "src/engine/weights/checkpoint.h"
 #include "src/io/gguf.h"
 
 namespace oscar::engine {
@@ -60,7 +61,8 @@ class Model {
   // num_threads >= 1: size of the one set of compute threads. On a CUDA device the weights are widened to BF16 and copied.
   static Result<std::unique_ptr<Model>> Load(const std::filesystem::path& path, int num_threads, Device device = Device::kCpu);
   // The same of a parsed file, for a caller that reads more of it; errors name tensor or key only.
-  static Result<std::unique_ptr<Model>> Load(io::GgufFile file, int num_threads, Device device = Device::kCpu);
+  static Result<std::unique_ptr<Model>> Load(io::GgufFile file, int num_threads, Device device = Device::kCpu,
+                                             WeightPrecision precision = WeightPrecision::kStored);
   virtual ~Model() = default;
 
   virtual const ModelConfig& config() const = 0;

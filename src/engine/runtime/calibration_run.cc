@@ -80,7 +80,7 @@ std::string UtcNow() {
 Provenance DescribeRun(const Engine& engine, const CalibrationRequest& request, int64_t num_tokens) {
   Provenance provenance;
   provenance.model_name = engine.identity().name;
-  provenance.model_sha256 = engine.identity().fingerprint;
+  provenance.model_digest = engine.identity().fingerprint;
   provenance.model_identity = engine.identity().identity;
   provenance.oscar_version = std::string(kVersion);
   provenance.text_name = request.text.name;

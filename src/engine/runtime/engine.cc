@@ -24,6 +24,9 @@ Status CheckOptions(const EngineOptions& options) {
   if (options.encode_effort && (*options.encode_effort < 0 || *options.encode_effort > kMaxEncodeEffort)) {
     return invalid("--encode-effort " + std::to_string(*options.encode_effort) + ": must be 0, 1 or 2");
   }
+  if (options.weights == WeightPrecision::kF32 && options.device != Device::kCpu) {
+    return invalid("--weights f32: for --device cpu only; a GPU computes with weights widened to BF16");
+  }
   if (options.threads < 0 || options.threads > 1024) {
     return invalid("--threads " + std::to_string(options.threads) + ": must be 0 (the default) or between 1 and 1024");
   }
@@ -53,7 +56,7 @@ Result<std::unique_ptr<Engine>> Engine::OpenModel(const EngineOptions& options) 
   auto identity = IdentifyModel(file, path.stem().string());
   if (!identity.ok()) return identity.status().WithContext(path.string());
   engine->identity_ = *std::move(identity);
-  auto model = Model::Load(std::move(file), engine->threads_, options.device);
+  auto model = Model::Load(std::move(file), engine->threads_, options.device, options.weights);
   if (!model.ok()) return model.status().WithContext(path.string());
   engine->model_ = *std::move(model);
   OSCAR_TRY(engine->LoadTokenizer().WithContext(path.string()));

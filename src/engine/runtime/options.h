@@ -7,6 +7,7 @@
 #include <string>
 
 #include "src/engine/ops/ops.h"
+#include "src/engine/weights/checkpoint.h"
 
 namespace oscar::engine {
 
@@ -14,6 +15,7 @@ inline constexpr int kDefaultContext = 4096;  // tokens, when neither --ctx nor 
 
 struct EngineOptions {
   std::string model;                // a path, or a name in the model cache
+  WeightPrecision weights = WeightPrecision::kStored;
   std::string kv = "int2:balanced";  // codec:method
   std::optional<int> encode_effort;  // of methods with error feedback, 0 to 2; empty: 2
   std::filesystem::path profile;    // empty: the one beside the model (ModelCache::ProfilePath)

@@ -13,6 +13,10 @@
 
 namespace oscar::engine {
 
+// How weights are kept for computing. kF32 widens quantised matrices at load, four to eight times their bytes: ggml multiplies quantised
+// weights by activations rounded to 8 bits, which turns any other last bit of a sum into a difference of about 1e-3 nats.
+enum class WeightPrecision : uint8_t { kStored, kF32 };
+
 class Checkpoint {
  public:
   virtual ~Checkpoint() = default;
@@ -31,6 +35,6 @@ class Checkpoint {
 };
 
 // Takes a parsed file.
-std::unique_ptr<Checkpoint> MakeGgufCheckpoint(io::GgufFile file);
+std::unique_ptr<Checkpoint> MakeGgufCheckpoint(io::GgufFile file, WeightPrecision precision = WeightPrecision::kStored);
 
 }  // namespace oscar::engine

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "oscar/result.h"
@@ -12,5 +13,7 @@ namespace oscar::engine {
 // Rows [first_row, first_row + num_rows) of a matrix of dims {width, rows}: [num_rows, width] f32. kUnsupported for a type that
 // ggml cannot widen. Precondition: the rows exist.
 Result<std::vector<float>> DequantizeRows(const Weight& weight, int64_t first_row, int64_t num_rows);
+// The same rows into `rows` of num_rows * width elements.
+Status DequantizeRowsInto(const Weight& weight, int64_t first_row, int64_t num_rows, std::span<float> rows);
 
 }  // namespace oscar::engine

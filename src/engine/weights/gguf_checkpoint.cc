@@ -1,8 +1,11 @@
 #include <algorithm>
+#include <cstdlib>
 #include <limits>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ggml-cpu.h>
 #include <ggml.h>
@@ -10,6 +13,7 @@
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
 #include "src/engine/weights/checkpoint.h"
+#include "src/engine/weights/dequantize.h"
 
 namespace oscar::engine {
 namespace {
@@ -54,7 +58,7 @@ Result<uint64_t> CheckedBytes(const io::GgufTensor& tensor) {
 
 class GgufCheckpoint final : public Checkpoint {
  public:
-  explicit GgufCheckpoint(io::GgufFile file) : file_(std::move(file)) {
+  GgufCheckpoint(io::GgufFile file, WeightPrecision precision) : file_(std::move(file)), precision_(precision) {
     ggml_cpu_init();  // fills the tables behind ggml's type traits
     // Tensor headers only: the data is the mapped file.
     const size_t header_bytes = (file_.tensors().size() + 1) * ggml_tensor_overhead();
@@ -85,6 +89,8 @@ class GgufCheckpoint final : public Checkpoint {
     }
     if (const auto known = weights_.find(name); known != weights_.end()) return &known->second;
     OSCAR_ASSIGN_OR_RETURN(Weight weight, Load(*tensor, dims));
+    if (precision_ == WeightPrecision::kF32 && weight.type != GGML_TYPE_F32) OSCAR_TRY(Widen(weight));
+    SetTensor(weight);
     weight_bytes_ += weight.bytes.size();
     return &weights_.emplace(std::string(name), std::move(weight)).first->second;
   }
@@ -111,14 +117,36 @@ class GgufCheckpoint final : public Checkpoint {
       return {StatusCode::kUnsupported, "tensor \"" + tensor.name + "\" does not begin at a multiple of " +
                                             std::to_string(kTensorAlignment) + " bytes"};
     }
-    weight.tensor = ggml_new_tensor(context_, static_cast<ggml_type>(tensor.ggml_type), static_cast<int>(weight.dims.size()),
-                                    weight.dims.data());
-    weight.tensor->data = const_cast<std::byte*>(weight.bytes.data());  // ggml only reads the operands of a graph
-    OSCAR_CHECK(ggml_nbytes(weight.tensor) == num_bytes);
     return weight;
   }
 
+  Status Widen(Weight& weight) {
+    const size_t num_elements = static_cast<size_t>(weight.dims[0] * weight.dims[1]);
+    const size_t num_bytes = num_elements * sizeof(float);
+    widened_.emplace_back(std::aligned_alloc(kTensorAlignment, (num_bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment));
+    if (widened_.back() == nullptr) {
+      return {StatusCode::kResourceExhausted, "no memory for tensor \"" + weight.name + "\" in f32: " + std::to_string(num_bytes) + " bytes"};
+    }
+    const std::span<float> rows(static_cast<float*>(widened_.back().get()), num_elements);
+    OSCAR_TRY(DequantizeRowsInto(weight, 0, weight.dims[1], rows));
+    weight.type = GGML_TYPE_F32;
+    weight.bytes = std::as_bytes(rows);
+    return {};
+  }
+
+  void SetTensor(Weight& weight) {
+    weight.tensor = ggml_new_tensor(context_, static_cast<ggml_type>(weight.type), static_cast<int>(weight.dims.size()), weight.dims.data());
+    weight.tensor->data = const_cast<std::byte*>(weight.bytes.data());  // ggml only reads the operands of a graph
+    OSCAR_CHECK(ggml_nbytes(weight.tensor) == weight.bytes.size());
+  }
+
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+
   io::GgufFile file_;
+  WeightPrecision precision_;
+  std::vector<std::unique_ptr<void, Free>> widened_;
   ggml_context* context_ = nullptr;
   std::map<std::string, Weight, std::less<>> weights_;
   uint64_t weight_bytes_ = 0;
@@ -126,6 +154,8 @@ class GgufCheckpoint final : public Checkpoint {
 
 }  // namespace
 
-std::unique_ptr<Checkpoint> MakeGgufCheckpoint(io::GgufFile file) { return std::make_unique<GgufCheckpoint>(std::move(file)); }
+std::unique_ptr<Checkpoint> MakeGgufCheckpoint(io::GgufFile file, WeightPrecision precision) {
+  return std::make_unique<GgufCheckpoint>(std::move(file), precision);
+}
 
 }  // namespace oscar::engine

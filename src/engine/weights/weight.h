@@ -1,5 +1,5 @@
 // Weight: one tensor of a checkpoint, checked and ready to be computed with. It owns nothing: the bytes lie in the mapped
-// file and the ggml tensor in the Checkpoint that made it.
+// file or, widened to f32, in the Checkpoint that made it, and so does the ggml tensor.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct Weight {
   std::string name;
   uint32_t type = 0;                 // ggml's enum value; one that ggml's CPU code can multiply with
   std::vector<int64_t> dims;         // dims[0] contiguous: a matrix [out, in] has dims {in, out}
-  std::span<const std::byte> bytes;  // in the mapped file
+  std::span<const std::byte> bytes;  // in the mapped file, or widened
   ggml_tensor* tensor = nullptr;     // over `bytes`
 };
 

@@ -36,53 +36,6 @@ void AddTurnedBack(const RotaryEmbedding& rotary, const uint16_t* key, int posit
   for (int c = 2 * num_pairs; c < static_cast<int>(sum.size()); ++c) sum[c] += value(c);
 }
 
-// The tokens of a finished block into the weighted sums of means; the block is empty afterwards.
-void FinishBlock(const BalancedMoments::Impl& impl, BalancedLayer& layer) {
-  calibrate::AttentionBlock& block = layer.block;
-  const int d = impl.shape.head_dim, heads = impl.shape.num_kv_heads;
-  const double floor = calibrate::kWeightFloor * impl.shape.group() / calibrate::kQueryStride;
-  for (int t = 0; t < block.num_tokens; ++t) {
-    const int position = block.first_position + t;
-    for (int h = 0; h < heads; ++h) {
-      BalancedHead& head = layer.heads[static_cast<std::size_t>(h)];
-      const double received = position < calibrate::kSinkTokens ? 0.0 : block.mass[static_cast<std::size_t>(h)][t];
-      const double weight = floor + received;
-      const std::size_t row = static_cast<std::size_t>((t * heads + h) * d);
-      AddTurnedBack(impl.rotary, block.keys.data() + row, position, weight, head.key_sum);
-      for (int c = 0; c < d; ++c) {
-        head.value_sum[c] += weight * static_cast<double>(base::F32FromBf16(block.values[row + static_cast<std::size_t>(c)]));
-      }
-      head.weight += weight;
-    }
-  }
-  block.num_tokens = 0;
-  block.keys.clear();
-  block.values.clear();
-  block.mass.assign(static_cast<std::size_t>(heads), Eigen::VectorXf::Zero(calibrate::kBlockTokens));
-}
-
-// Attention of one token's queries over the block, far tokens only.
-void AddAttention(const BalancedMoments::Impl& impl, const RowsView<const float>& queries, int token, BalancedLayer& layer) {
-  calibrate::AttentionBlock& block = layer.block;
-  const int d = impl.shape.head_dim, heads = impl.shape.num_kv_heads;
-  const int count = block.num_tokens - calibrate::kLeastDistance;  // the query's own token is the last of the block
-  if (count <= 0) return;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
-  Eigen::VectorXf probability(count);
-  for (int q = 0; q < impl.shape.num_query_heads; ++q) {
-    const int h = q / impl.shape.group();
-    const float* query = queries.Row(token, q);
-    for (int t = 0; t < count; ++t) {
-      const uint16_t* key = block.keys.data() + static_cast<std::size_t>((t * heads + h) * d);
-      float sum = 0;
-      for (int c = 0; c < d; ++c) sum += query[c] * base::F32FromBf16(key[c]);
-      probability[t] = sum * scale;
-    }
-    probability = (probability.array() - probability.maxCoeff()).exp();
-    block.mass[static_cast<std::size_t>(h)].head(count) += probability / probability.sum();
-  }
-}
-
 // rows -= mu of each row's page.
 void Centre(const RotaryEmbedding& rotary, const BalancedHead& head, int first_position, RowMatrix& keys, RowMatrix& values) {
   const std::size_t d = head.key_mean.size();
@@ -100,6 +53,91 @@ void Centre(const RotaryEmbedding& rotary, const BalancedHead& head, int first_p
       keys(t, column) -= static_cast<double>(mean[c]);
       values(t, column) -= static_cast<double>(head.value_mean[c]);
     }
+  }
+}
+
+double WeightOf(const BalancedMoments::Impl& impl, const calibrate::AttentionBlock& block, int head, int token) {
+  const double floor = calibrate::kWeightFloor * impl.shape.group() / calibrate::kQueryStride;
+  const bool is_sink = block.first_position + token < calibrate::kSinkTokens;
+  return floor + (is_sink ? 0.0 : static_cast<double>(block.mass[static_cast<std::size_t>(head)][token]));
+}
+
+void AddToMeans(const BalancedMoments::Impl& impl, const calibrate::AttentionBlock& block, int h, BalancedHead& head) {
+  const int d = impl.shape.head_dim;
+  for (int t = 0; t < block.num_tokens; ++t) {
+    const double weight = WeightOf(impl, block, h, t);
+    const std::size_t row = static_cast<std::size_t>((t * impl.shape.num_kv_heads + h) * d);
+    AddTurnedBack(impl.rotary, block.keys.data() + row, block.first_position + t, weight, head.key_sum);
+    for (int c = 0; c < d; ++c) {
+      head.value_sum[c] += weight * static_cast<double>(base::F32FromBf16(block.values[row + static_cast<std::size_t>(c)]));
+    }
+    head.weight += weight;
+  }
+}
+
+void AddToCovariances(const BalancedMoments::Impl& impl, const calibrate::AttentionBlock& block, int h, BalancedHead& head) {
+  const int d = impl.shape.head_dim;
+  RowMatrix keys(block.num_tokens, d), values(block.num_tokens, d);
+  for (int t = 0; t < block.num_tokens; ++t) {
+    const std::size_t row = static_cast<std::size_t>((t * impl.shape.num_kv_heads + h) * d);
+    for (int c = 0; c < d; ++c) {
+      keys(t, c) = static_cast<double>(base::F32FromBf16(block.keys[row + static_cast<std::size_t>(c)]));
+      values(t, c) = static_cast<double>(base::F32FromBf16(block.values[row + static_cast<std::size_t>(c)]));
+    }
+  }
+  Centre(impl.rotary, head, block.first_position, keys, values);
+  for (int t = 0; t < block.num_tokens; ++t) {
+    const double weight = WeightOf(impl, block, h, t);
+    keys.row(t) *= std::sqrt(weight);
+    values.row(t) *= std::sqrt(weight);
+    head.covariance_weight += weight;
+  }
+  calibrate::AddOuterProducts(head.key_covariance, keys);
+  calibrate::AddOuterProducts(head.value_covariance, values);
+}
+
+// The tokens of a finished block into the weighted sums of the pass; the block is empty afterwards.
+void FinishBlock(const BalancedMoments::Impl& impl, BalancedLayer& layer) {
+  calibrate::AttentionBlock& block = layer.block;
+  const int heads = impl.shape.num_kv_heads;
+  for (int h = 0; h < heads && block.num_tokens > 0; ++h) {
+    BalancedHead& head = layer.heads[static_cast<std::size_t>(h)];
+    if (impl.pass == 0) {
+      AddToMeans(impl, block, h, head);
+    } else {
+      AddToCovariances(impl, block, h, head);
+    }
+  }
+  block.num_tokens = 0;
+  block.keys.clear();
+  block.values.clear();
+  block.mass.assign(static_cast<std::size_t>(heads), Eigen::VectorXf::Zero(calibrate::kBlockTokens));
+}
+
+// Attention of one token's queries over the block, far tokens only.
+void AddAttention(const BalancedMoments::Impl& impl, const RowsView<const float>& queries, int token, BalancedLayer& layer) {
+  calibrate::AttentionBlock& block = layer.block;
+  const int d = impl.shape.head_dim, heads = impl.shape.num_kv_heads;
+  const int count = block.num_tokens - calibrate::kLeastDistance;  // the query's own token is the last of the block
+  if (count <= 0) return;
+  const int in_block = block.num_tokens;
+  const int num_sinks = block.first_position > 0 ? static_cast<int>(block.sink_keys.size()) / (heads * d) : 0;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(d));
+  Eigen::VectorXf probability(in_block + num_sinks);
+  for (int q = 0; q < impl.shape.num_query_heads; ++q) {
+    const int h = q / impl.shape.group();
+    const float* query = queries.Row(token, q);
+    const auto score = [&](const std::vector<uint16_t>& keys, int t) {
+      const uint16_t* key = keys.data() + static_cast<std::size_t>((t * heads + h) * d);
+      float sum = 0;
+      for (int c = 0; c < d; ++c) sum += query[c] * base::F32FromBf16(key[c]);
+      return sum * scale;
+    };
+    for (int t = 0; t < in_block; ++t) probability[t] = score(block.keys, t);
+    for (int t = 0; t < num_sinks; ++t) probability[in_block + t] = score(block.sink_keys, t);
+    probability = (probability.array() - probability.maxCoeff()).exp();
+    probability /= probability.sum();
+    block.mass[static_cast<std::size_t>(h)].head(count).array() += probability.head(count).array().square();
   }
 }
 
@@ -131,6 +169,11 @@ void AddToBlocks(const BalancedMoments::Impl& impl, const Group& rows, BalancedL
       for (int c = 0; c < impl.shape.head_dim; ++c) block.keys.push_back(base::Bf16FromF32(rows.keys.Row(token, h)[c]));
       for (int c = 0; c < impl.shape.head_dim; ++c) block.values.push_back(base::Bf16FromF32(rows.values.Row(token, h)[c]));
     }
+    if (position == 0) block.sink_keys.clear();
+    if (position < calibrate::kSinkTokens) {
+      const std::size_t row = static_cast<std::size_t>(impl.shape.num_kv_heads * impl.shape.head_dim);
+      block.sink_keys.insert(block.sink_keys.end(), block.keys.end() - static_cast<std::ptrdiff_t>(row), block.keys.end());
+    }
     ++block.num_tokens;
     if (position % calibrate::kQueryStride == calibrate::kQueryStride / 2) AddAttention(impl, rows.queries, token, layer);
   }
@@ -149,12 +192,9 @@ void AddFirstPass(const BalancedMoments::Impl& impl, const Group& rows, Balanced
 void AddSecondPass(const BalancedMoments::Impl& impl, const Group& rows, BalancedLayer& layer) {
   for (BalancedHead& head : layer.heads) {
     const int h = static_cast<int>(&head - layer.heads.data());
-    RowMatrix keys = calibrate::WidenedRows(rows.keys, h, 1), values = calibrate::WidenedRows(rows.values, h, 1);
-    if (head.score_metric.size() > 0) AddScored(head, keys, values);
-    Centre(impl.rotary, head, rows.first_position, keys, values);
-    calibrate::AddOuterProducts(head.key_covariance, keys);
-    calibrate::AddOuterProducts(head.value_covariance, values);
+    if (head.score_metric.size() > 0) AddScored(head, calibrate::WidenedRows(rows.keys, h, 1), calibrate::WidenedRows(rows.values, h, 1));
   }
+  AddToBlocks(impl, rows, layer);
   layer.num_tokens[1] += rows.keys.num_tokens;
 }
 
@@ -268,11 +308,10 @@ Status BalancedMoments::Add(int layer, int first_position, RowsView<const float>
 
 void BalancedMoments::EndPass() {
   OSCAR_CHECK(impl_->pass < kNumPasses);
+  for (BalancedLayer& layer : impl_->layers) FinishBlock(*impl_, layer);
   if (++impl_->pass == kNumPasses) return;
   const bool compares = transform::IsPowerOfTwo(impl_->shape.head_dim);
   for (BalancedLayer& layer : impl_->layers) {
-    FinishBlock(*impl_, layer);
-    layer.block = {};
     for (BalancedHead& head : layer.heads) {
       head.key_mean = MeanOf(head.key_sum, head.weight);
       head.value_mean = MeanOf(head.value_sum, head.weight);

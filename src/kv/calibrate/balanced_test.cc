@@ -172,15 +172,15 @@ TEST(FitBalanced, FindsTheMeanThatTurnsAndReportsErrors) {
   EXPECT_EQ(FitBalanced(rows.Moments(500), one_bit, {}, nullptr)->method(), "int1:balanced");
 }
 
-// One token in fifty is an attention sink: every query points at its key, and its value is near zero.
-TEST(FitBalanced, AttentionSinksDecideTheMeans) {
+// One token in fifty is an attention sink: every query points at its key, and its value is near zero but for the first channel.
+TEST(FitBalanced, AttentionSinksDecideMeansAndCovariances) {
   Rows rows(1200);
   std::mt19937_64 rng(testing::TestSeed(54));
   for (size_t t = 0; t < 1200; ++t) {
     for (size_t h = 0; h < 4; ++h) rows.queries[(t * 4 + h) * 16 + 7] = 16.0f;  // channels 7 and 15 turn slowest
     if (t % 50 != 20) continue;
     for (size_t i = t * 32; i < (t + 1) * 32; ++i) {
-      rows.values[i] = 0.0f;
+      rows.values[i] = i % 16 != 0 ? 0.0f : t % 100 == 20 ? 3.0f : -3.0f;
       rows.keys[i] = i % 16 == 7 ? 12.0f : 0.0f;
     }
   }
@@ -191,6 +191,11 @@ TEST(FitBalanced, AttentionSinksDecideTheMeans) {
     plain += std::pow(double{rows.value_mean[c]}, 2);
   }
   EXPECT_LT(norm, 0.25 * plain);
+  // All other tokens vary alike in 16 channels, so that counted by tokens no component has much of the whole.
+  const std::vector<float> spectrum(profile.eigenvalues(0, KvSide::kValue).begin(), profile.eigenvalues(0, KvSide::kValue).begin() + 16);
+  double sum = 0;
+  for (const float w : spectrum) sum += static_cast<double>(w);
+  EXPECT_GT(*std::ranges::max_element(spectrum), 0.5 * sum);
 }
 
 TEST(FitBalanced, HowTokensAreCutIntoStepsChangesOnlyTheLastBits) {

@@ -137,8 +137,7 @@ class BalancedFit {
     const BalancedLayer& moments = impl_.layers[static_cast<std::size_t>(layer)];
     const BalancedHead& sums = moments.heads[static_cast<std::size_t>(head)];
     const bool is_key = side == KvSide::kKey;
-    const double tokens = static_cast<double>(moments.num_tokens[1]);
-    const Matrix covariance = calibrate::Full(is_key ? sums.key_covariance : sums.value_covariance) / tokens;
+    const Matrix covariance = calibrate::Full(is_key ? sums.key_covariance : sums.value_covariance) / sums.covariance_weight;
     const Matrix metric = calibrate::Full(is_key ? sums.query : sums.output);
     auto fitted = calibrate::FitBalancedTransform(covariance, metric, calibrate::AlphaOf(options_.bits), options_.gamma);
     if (!fitted.ok()) return fitted.status().WithContext(Place(layer, head, side));

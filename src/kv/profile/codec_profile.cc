@@ -237,7 +237,7 @@ void CodecProfile::set_eigenvalues(int layer, KvSide side, std::vector<float> va
   eigenvalues_[static_cast<size_t>(layer) * 2 + (side == KvSide::kValue ? 1 : 0)] = std::move(values);
 }
 
-Status CheckProfileFits(const CodecProfile& profile, const KvShape& model_shape, const std::string& model_sha256,
+Status CheckProfileFits(const CodecProfile& profile, const KvShape& model_shape, const std::string& model_digest,
                         const std::string& model_identity, std::string* warning) {
   if (warning != nullptr) warning->clear();
   const Provenance& origin = profile.provenance();
@@ -247,7 +247,7 @@ Status CheckProfileFits(const CodecProfile& profile, const KvShape& model_shape,
                                                  " with " + ShapeText(profile.shape()) + ", but this model has " +
                                                  ShapeText(model_shape)};
   }
-  if (!origin.model_sha256.empty() && origin.model_sha256 == model_sha256) return {};
+  if (!origin.model_digest.empty() && origin.model_digest == model_digest) return {};
   if (!origin.model_identity.empty() && !model_identity.empty() && origin.model_identity != model_identity) {
     return {StatusCode::kFailedPrecondition,
             "the " + profile.method() + " profile was made for " + made_for + ", whose identity (" +
@@ -259,7 +259,7 @@ Status CheckProfileFits(const CodecProfile& profile, const KvShape& model_shape,
                " profile cannot be matched to this model beyond its shape, since one of them has no identity";
   } else {
     *warning = "the " + profile.method() + " profile was made from another file of this model (SHA-256 " +
-               origin.model_sha256.substr(0, 16) + "..., this file " + model_sha256.substr(0, 16) +
+               origin.model_digest.substr(0, 16) + "..., this file " + model_digest.substr(0, 16) +
                "...), such as another quantisation; calibrating this file may give better answers";
   }
   return {};

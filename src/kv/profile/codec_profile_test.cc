@@ -190,7 +190,7 @@ TEST(CodecProfile, EigenvaluesAreKeptPerLayerAndSide) {
 }
 
 TEST(CheckProfileFits, AnotherShapeOrIdentityIsRefusedWithTheReason) {
-  const CodecProfile profile = Calibrated({.model_name = "tiny", .model_sha256 = "aa", .model_identity = "llama/1"});
+  const CodecProfile profile = Calibrated({.model_name = "tiny", .model_digest = "aa", .model_identity = "llama/1"});
   std::string warning;
   EXPECT_TRUE(CheckProfileFits(profile, kShape, "aa", "llama/1", &warning).ok());
   EXPECT_EQ(warning, "");
@@ -209,7 +209,7 @@ TEST(CheckProfileFits, AnotherShapeOrIdentityIsRefusedWithTheReason) {
 }
 
 TEST(CheckProfileFits, AnotherFileOfTheSameModelIsAWarning) {
-  const CodecProfile profile = Calibrated({.model_name = "tiny", .model_sha256 = "aa", .model_identity = "llama/1"});
+  const CodecProfile profile = Calibrated({.model_name = "tiny", .model_digest = "aa", .model_identity = "llama/1"});
   std::string warning;
   EXPECT_TRUE(CheckProfileFits(profile, kShape, "bb", "llama/1", &warning).ok());
   EXPECT_NE(warning.find("another quantisation"), std::string::npos) << warning;

@@ -124,7 +124,7 @@ struct ProvenanceText {
   std::string Provenance::*member;
 };
 constexpr ProvenanceText kProvenanceTexts[] = {{"model_name", &Provenance::model_name},
-                                               {"model_sha256", &Provenance::model_sha256},
+                                               {"model_digest", &Provenance::model_digest},
                                                {"model_identity", &Provenance::model_identity},
                                                {"oscar_version", &Provenance::oscar_version},
                                                {"text_name", &Provenance::text_name},

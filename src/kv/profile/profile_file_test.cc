@@ -44,7 +44,7 @@ CodecProfile OscarProfile() {
   }
   Provenance provenance;
   provenance.model_name = "tiny \"model\" \u00e9";
-  provenance.model_sha256 = "00ff";
+  provenance.model_digest = "00ff";
   provenance.model_identity = "llama/tiny";
   provenance.oscar_version = "0.1.0";
   provenance.text_name = "own text";
@@ -93,7 +93,7 @@ void ExpectEqual(const CodecProfile& a, const CodecProfile& b) {
   ASSERT_EQ(a.shape(), b.shape());
   EXPECT_EQ(a.digest(), b.digest());
   EXPECT_EQ(a.provenance().model_name, b.provenance().model_name);
-  EXPECT_EQ(a.provenance().model_sha256, b.provenance().model_sha256);
+  EXPECT_EQ(a.provenance().model_digest, b.provenance().model_digest);
   EXPECT_EQ(a.provenance().model_identity, b.provenance().model_identity);
   EXPECT_EQ(a.provenance().oscar_version, b.provenance().oscar_version);
   EXPECT_EQ(a.provenance().text_name, b.provenance().text_name);
