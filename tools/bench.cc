@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <map>
 #include <algorithm>
 #include <memory>
 #include <optional>
@@ -23,7 +24,7 @@ struct BenchArguments {
   engine::EngineOptions engine;
   std::vector<std::string> methods{"bf16", "int2:balanced"};
   std::vector<int> contexts{512, 2048, 4096};
-  int decode_tokens = 32;
+  int decode_tokens = 32, batch = 1;
   std::string against;
   std::vector<std::string> against_kv{"f16", "q8_0"};
   bool processor_time = false, json = false, quiet = false;
@@ -62,8 +63,8 @@ engine::Table CellTable(const engine::SpeedReport& report) {
       prefill_ratio = peer->prefill_seconds / cell.prefill_seconds;
     }
     if (!cell.is_peer) bytes = uint64_t{cell.used_bytes};
-    table.AddRow({int64_t{cell.context}, cell.method, cell.prefill_tokens / cell.prefill_seconds, 1 / cell.decode.median,
-                  1 / cell.decode.max, 1 / cell.decode.min, first_median / cell.decode.median, decode_ratio, prefill_ratio, bytes});
+    table.AddRow({int64_t{cell.context}, cell.method, cell.prefill_tokens / cell.prefill_seconds, report.batch / cell.decode.median,
+                  report.batch / cell.decode.max, report.batch / cell.decode.min, first_median / cell.decode.median, decode_ratio, prefill_ratio, bytes});
   }
   return table;
 }
@@ -74,12 +75,13 @@ void PrintReport(const engine::SpeedReport& report, bool processor_time, bool as
     json.Set("model", report.model);
     json.Set("threads", int64_t{report.threads});
     json.Set("clock", processor_time ? "processor" : "wall");
+    json.Set("batch", int64_t{report.batch});
     json.Add("cells", CellTable(report));
     fmt::print("{}", json.ToText());
     return;
   }
-  fmt::print("{}, {} threads, batch 1, {} time; ratio: decode rate over that of the first method at the same context\n{}", report.model,
-             report.threads, processor_time ? "processor" : "wall", CellTable(report).ToText());
+  fmt::print("{}, {} threads, batch {}, {} time; ratio: decode rate over that of the first method at the same context\n{}", report.model,
+             report.threads, report.batch, processor_time ? "processor" : "wall", CellTable(report).ToText());
 }
 
 // One process per KV type, added to the request.
@@ -87,6 +89,9 @@ Result<std::vector<std::unique_ptr<engine::PeerProcess>>> StartPeers(const Bench
                                                                      engine::SpeedRequest& request) {
   std::vector<std::unique_ptr<engine::PeerProcess>> peers;
   if (arguments.against.empty()) return peers;
+  if (arguments.engine.load_format == engine::LoadFormat::kDummy) {
+    return {StatusCode::kInvalidArgument, "--against needs a model file, not --load-format dummy"};
+  }
   request.peers.resize(arguments.against_kv.size());
   const std::string context = std::to_string(engine::SpeedTokensNeeded(request));
   for (size_t i = 0; i < request.peers.size(); ++i) {
@@ -106,12 +111,18 @@ Status Bench(const BenchArguments& arguments) {
   request.contexts = arguments.contexts;
   request.decode_tokens = arguments.decode_tokens;
   if (arguments.processor_time) request.clock = engine::StepClock::kProcessor;
+  request.batch = arguments.batch;
   request.control = ProgressControl("bench", arguments.quiet);
   OSCAR_ASSIGN_OR_RETURN(const std::vector<std::unique_ptr<engine::PeerProcess>> peers, StartPeers(arguments, *engine, request));
   // Speed does not depend on what the text says, so a short one is repeated.
-  engine::TextSource source{"built-in text", std::string(engine::CalibrationText())};
   const int64_t needed = engine::SpeedTokensNeeded(request);
-  OSCAR_ASSIGN_OR_RETURN(std::vector<int32_t> tokens, engine::TokenizeSource(engine->tokenizer(), source, needed, 1));
+  std::vector<int32_t> tokens;
+  if (arguments.engine.load_format == engine::LoadFormat::kDummy) {
+    for (int64_t i = 0; i < 4096; ++i) tokens.push_back(static_cast<int32_t>(i * 7919 % engine->model().config().vocab_size));
+  } else {
+    const engine::TextSource source{"built-in text", std::string(engine::CalibrationText())};
+    OSCAR_ASSIGN_OR_RETURN(tokens, engine::TokenizeSource(engine->tokenizer(), source, needed, 1));
+  }
   for (size_t i = 0; static_cast<int64_t>(tokens.size()) < needed; ++i) tokens.push_back(tokens[i]);
   CatchInterrupts();
   OSCAR_ASSIGN_OR_RETURN(const engine::SpeedReport report, engine::MeasureSpeed(*engine, tokens, request));
@@ -137,6 +148,13 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
       ->delimiter(',')
       ->type_name("TOKENS,...");
   command->add_option("--decode-tokens", arguments->decode_tokens, "Steps timed at each context")->capture_default_str()->type_name("N");
+  command->add_option("--batch", arguments->batch, "Sequences decoded together")->capture_default_str()->type_name("N");
+  const std::map<std::string, engine::LoadFormat> formats = {{"gguf", engine::LoadFormat::kGguf}, {"dummy", engine::LoadFormat::kDummy}};
+  command
+      ->add_option("--load-format", arguments->engine.load_format,
+                   "gguf, or dummy: -m names a published shape (qwen3-8b, ...), its weights are random (default: gguf)")
+      ->transform(CLI::CheckedTransformer(formats).description(""))
+      ->type_name("gguf|dummy");
   command->add_option("--against", arguments->against,
                       "Another engine in the same run: the step server that bench/baselines/llamacpp/build_llamacpp builds")
       ->type_name("PROGRAM");

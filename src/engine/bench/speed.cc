@@ -15,10 +15,12 @@ namespace {
 constexpr int kTurnSteps = 8;
 constexpr std::chrono::milliseconds kTurnPause(200);
 
+constexpr int kMostBatch = 64;
+
 // One side: a cache of ours, or a peer.
 struct Runner {
   std::unique_ptr<KvCache> cache;
-  SequenceId sequence = 0;
+  std::vector<SequenceId> sequences;
   PeerProcess* peer = nullptr;
   std::vector<float> logits;
   double prefill_seconds = 0;
@@ -31,16 +33,18 @@ double ProcessorSeconds() {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-// Seconds by the clock of the request.
-Result<double> TimedStep(Engine& engine, Runner& runner, std::span<const int32_t> tokens, StepClock clock) {
+// Seconds by the clock of the request. The same tokens for each of `sequences`, which are some of the runner's.
+Result<double> TimedStep(Engine& engine, Runner& runner, std::span<const SequenceId> sequences, std::span<const int32_t> tokens,
+                         StepClock clock) {
   StepSeconds seconds;
   if (runner.peer != nullptr) {
     OSCAR_ASSIGN_OR_RETURN(seconds, runner.peer->Step(tokens));
   } else {
-    const StepSequence step{runner.sequence, tokens, false};
+    std::vector<StepSequence> steps;
+    for (const SequenceId sequence : sequences) steps.push_back({sequence, tokens, false});
     const auto start = std::chrono::steady_clock::now();
     const double processor_start = ProcessorSeconds();
-    OSCAR_TRY(engine.model().Forward({&step, 1}, *runner.cache, &runner.logits));
+    OSCAR_TRY(engine.model().Forward(steps, *runner.cache, &runner.logits));
     seconds = {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), ProcessorSeconds() - processor_start};
   }
   return clock == StepClock::kWall ? seconds.wall : seconds.processor;
@@ -71,6 +75,10 @@ Status CheckRequest(const Engine& engine, int max_context, std::span<const int32
                      " are closer than the " + std::to_string(StepsPerContext(request)) + " decode steps between them");
     }
   }
+  if (request.batch < 1 || request.batch > kMostBatch) {
+    return invalid("bench: --batch must be 1 to " + std::to_string(kMostBatch));
+  }
+  if (request.batch > 1 && !request.peers.empty()) return invalid("bench: --against runs at batch 1 only");
   if (request.decode_tokens < 1) return invalid("bench: --decode-tokens must be at least 1");
   const int64_t needed = SpeedTokensNeeded(request);
   if (needed > max_context) {
@@ -90,8 +98,11 @@ Status Prefill(Engine& engine, std::span<const int32_t> tokens, int context, con
     const int count = std::min(kMaxStepTokens, context - at);
     for (Runner& runner : runners) {
       TakeTurn(request);
-      OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, tokens.subspan(at, count), request.clock));
-      runner.prefill_seconds += seconds;
+      for (int i = 0; i < request.batch; ++i) {
+        const auto sequence = std::span<const SequenceId>(runner.sequences).subspan(i, runner.peer == nullptr ? 1 : 0);
+        OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, sequence, tokens.subspan(at, count), request.clock));
+        runner.prefill_seconds += seconds;
+      }
     }
     request.control.Report(at += count, SpeedTokensNeeded(request));
   }
@@ -106,7 +117,7 @@ Status Decode(Engine& engine, std::span<const int32_t> tokens, const SpeedReques
     for (Runner& runner : runners) {
       TakeTurn(request);
       for (int i = 0; i < count; ++i) {
-        OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, tokens.subspan(at + i, 1), request.clock));
+        OSCAR_ASSIGN_OR_RETURN(const double seconds, TimedStep(engine, runner, runner.sequences, tokens.subspan(at + i, 1), request.clock));
         if (first > 0 && (i > 0 || turn_steps == 1)) runner.decode_seconds.push_back(seconds);
       }
     }
@@ -142,14 +153,17 @@ Result<SpeedReport> MeasureSpeed(Engine& engine, std::span<const int32_t> tokens
   OSCAR_TRY(CheckRequest(engine, engine.model().config().max_context, tokens, request));
   std::vector<Runner> runners(request.methods.size());
   for (size_t m = 0; m < runners.size(); ++m) {
-    OSCAR_ASSIGN_OR_RETURN(runners[m].cache, engine.NewCache(request.methods[m], static_cast<int>(SpeedTokensNeeded(request))));
-    OSCAR_ASSIGN_OR_RETURN(runners[m].sequence, runners[m].cache->NewSequence());
+    OSCAR_ASSIGN_OR_RETURN(runners[m].cache, engine.NewCache(request.methods[m], SpeedTokensNeeded(request) * request.batch, request.batch));
+    for (int i = 0; i < request.batch; ++i) {
+      OSCAR_ASSIGN_OR_RETURN(const SequenceId sequence, runners[m].cache->NewSequence());
+      runners[m].sequences.push_back(sequence);
+    }
   }
   for (PeerProcess* peer : request.peers) runners.emplace_back().peer = peer;
-  SpeedReport report{engine.identity().name, engine.threads(), {}};
+  SpeedReport report{engine.identity().name, engine.threads(), request.batch, {}};
   int at = 0, prefill_tokens = 0;
   for (const int context : request.contexts) {
-    prefill_tokens += context - at;
+    prefill_tokens += (context - at) * request.batch;
     OSCAR_TRY(Prefill(engine, tokens, context, request, runners, at));
     OSCAR_TRY(Decode(engine, tokens, request, runners, at));
     for (size_t i = 0; i < runners.size(); ++i) report.cells.push_back(CellOf(request, i, context, prefill_tokens, runners[i]));

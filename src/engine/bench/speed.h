@@ -23,11 +23,12 @@ struct SpeedRequest {
   std::vector<int> contexts;      // tokens in the cache when decoding is timed; ascending, >= 1
   int decode_tokens = 32;         // steps timed at each context, at least so many
   StepClock clock = StepClock::kWall;
+  int batch = 1;                  // sequences of a decode step, each with a context of its own; 1 beside peers
   std::vector<PeerProcess*> peers;  // with the model opened, the cache empty and room for SpeedTokensNeeded
   RunControl control;
 };
 
-// Decode time is one step at batch 1, in seconds.
+// Decode time is one step of the batch, in seconds.
 struct StepTimes {
   double min = 0, median = 0, max = 0;
 };
@@ -36,7 +37,7 @@ struct SpeedCell {
   std::string method;             // or the name of a peer
   bool is_peer = false;
   int context = 0;
-  int prefill_tokens = 0;         // run in steps of up to kMaxStepTokens: `context` less the decode steps of lower contexts
+  int prefill_tokens = 0;         // of all sequences, in steps of up to kMaxStepTokens: `context` less the decode steps of lower contexts
   double prefill_seconds = 0;
   StepTimes decode;
   std::size_t used_bytes = 0;     // cache pages held at that context; 0 for a peer, which does not say
@@ -45,10 +46,11 @@ struct SpeedCell {
 struct SpeedReport {
   std::string model;
   int threads = 0;
+  int batch = 1;
   std::vector<SpeedCell> cells;   // by context, then method
 };
 
-// tokens: at least SpeedTokensNeeded. kInvalidArgument for contexts that are not ascending, closer than decode_tokens, or do
+// tokens: at least SpeedTokensNeeded; every sequence reads the same ones. kInvalidArgument for a batch that is not 1 to 64, contexts that are not ascending, closer than decode_tokens, or do
 // not fit the model. Decode steps count into the prefix of the next context, as prefill of the same tokens would.
 Result<SpeedReport> MeasureSpeed(Engine& engine, std::span<const int32_t> tokens, const SpeedRequest& request);
 

@@ -15,6 +15,7 @@
 #include "src/engine/ops/rope_angles.h"
 #include "src/engine/weights/checkpoint.h"
 #include "src/engine/weights/dequantize.h"
+#include "src/engine/weights/random_checkpoint.h"
 
 namespace oscar::engine {
 namespace {
@@ -279,6 +280,11 @@ Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& path, in
 
 Result<std::unique_ptr<Model>> Model::Load(io::GgufFile file, int num_threads, Device device, WeightPrecision precision) {
   return LoadFrom(MakeGgufCheckpoint(std::move(file), precision), num_threads, device);
+}
+
+Result<std::unique_ptr<Model>> Model::LoadRandom(std::string_view shape, int num_threads, Device device) {
+  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, MakeRandomCheckpoint(shape));
+  return LoadFrom(std::move(checkpoint), num_threads, device);
 }
 
 }  // namespace oscar::engine

@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "oscar/executor.h"
@@ -63,6 +64,8 @@ class Model {
   // The same of a parsed file, for a caller that reads more of it; errors name tensor or key only.
   static Result<std::unique_ptr<Model>> Load(io::GgufFile file, int num_threads, Device device = Device::kCpu,
                                              WeightPrecision precision = WeightPrecision::kStored);
+  // A published shape with random weights (MakeRandomCheckpoint), on a CUDA device.
+  static Result<std::unique_ptr<Model>> LoadRandom(std::string_view shape, int num_threads, Device device);
   virtual ~Model() = default;
 
   virtual const ModelConfig& config() const = 0;

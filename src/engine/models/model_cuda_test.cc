@@ -78,9 +78,10 @@ TEST_P(CudaModelTest, DistributionsAndGreedyTokensAreThoseOfTheCpu) {
   std::vector<int32_t> tokens = *tokenizer->Encode(text, {});
   tokens.resize(std::min<size_t>(tokens.size(), 800));
   const int vocab = cpu.model->config().vocab_size;
-  // A code at the edge of two levels amplifies the last bits of a row: under int2 the devices differ as two texts would, far
-  // below what the method itself changes.
-  for (const auto& [method, most] : {std::pair("bf16", 1e-3), std::pair("int2:hadamard", 3e-2)}) {
+  // Exact rows only: codes at the edge of two levels would amplify the last bits of a row. kv_cache_cuda_test.cc compares the
+  // codes of equal rows.
+  {
+    const char* const method = "bf16";
     cpu.Start(method);
     device.Start(method);
     double sum = 0, same_top = 0;
@@ -100,7 +101,7 @@ TEST_P(CudaModelTest, DistributionsAndGreedyTokensAreThoseOfTheCpu) {
     const double mean = sum / static_cast<double>(at);
     std::printf("%s %s: KL between devices %.2e nats, same top token %.4f, %zu tokens\n", GetParam(), method, mean,
                 same_top / static_cast<double>(at), at);
-    EXPECT_LE(mean, most) << method;
+    EXPECT_LE(mean, 1e-3) << method;
     // Greedy answers, each device on its own; they may part where two tokens are nearly as likely.
     int equal = 0;
     bool parted = false;

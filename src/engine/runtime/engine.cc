@@ -50,6 +50,12 @@ Result<std::unique_ptr<Engine>> Engine::OpenModel(const EngineOptions& options) 
   std::unique_ptr<Engine> engine(new Engine);
   engine->options_ = options;
   engine->threads_ = options.threads > 0 ? options.threads : AvailableCores();
+  if (options.load_format == LoadFormat::kDummy) {
+    OSCAR_ASSIGN_OR_RETURN(engine->model_, Model::LoadRandom(options.model, engine->threads_, options.device));
+    engine->identity_.name = engine->model_->config().name;
+    OSCAR_TRY(engine->SetContext());
+    return engine;
+  }
   OSCAR_ASSIGN_OR_RETURN(engine->model_path_, ModelCache().Resolve(options.model));
   const std::filesystem::path& path = engine->model_path_;
   OSCAR_ASSIGN_OR_RETURN(io::GgufFile file, io::GgufFile::Open(path));
@@ -60,13 +66,18 @@ Result<std::unique_ptr<Engine>> Engine::OpenModel(const EngineOptions& options) 
   if (!model.ok()) return model.status().WithContext(path.string());
   engine->model_ = *std::move(model);
   OSCAR_TRY(engine->LoadTokenizer().WithContext(path.string()));
-  const int trained = engine->model_->config().max_context;
-  if (options.context > trained) {
-    return {StatusCode::kInvalidArgument, "--ctx " + std::to_string(options.context) + ": " + path.filename().string() +
+  OSCAR_TRY(engine->SetContext());
+  return engine;
+}
+
+Status Engine::SetContext() {
+  const int trained = model_->config().max_context;
+  if (options_.context > trained) {
+    return {StatusCode::kInvalidArgument, "--ctx " + std::to_string(options_.context) + ": " + model_path_.filename().string() +
                                               " was trained for " + std::to_string(trained) + " tokens"};
   }
-  engine->context_ = options.context > 0 ? options.context : std::min(kDefaultContext, trained);
-  return engine;
+  context_ = options_.context > 0 ? options_.context : std::min(kDefaultContext, trained);
+  return {};
 }
 
 Result<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) {

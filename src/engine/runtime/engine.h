@@ -44,7 +44,7 @@ class Engine {
 
   Model& model() { return *model_; }
   const Model& model() const { return *model_; }
-  const Tokenizer& tokenizer() const { return *tokenizer_; }
+  const Tokenizer& tokenizer() const { return *tokenizer_; }  // precondition: the load format is not kDummy
   const ChatTemplate* chat_template() const { return chat_template_ ? &*chat_template_ : nullptr; }  // null: none in the file
   // Tokens of a chat through the model's template, with `answer_start` behind them. Precondition: chat_template() is not null. Errors
   // of the template and the tokenizer.
@@ -65,6 +65,7 @@ class Engine {
  private:
   Engine() = default;
   Status LoadTokenizer();
+  Status SetContext();
 
   EngineOptions options_;
   std::filesystem::path model_path_;

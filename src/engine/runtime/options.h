@@ -2,6 +2,7 @@
 // line (tools/command_line.h); a setting is honoured or refused, never ignored.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -13,9 +14,12 @@ namespace oscar::engine {
 
 inline constexpr int kDefaultContext = 4096;  // tokens, when neither --ctx nor a smaller model decides
 
+enum class LoadFormat : uint8_t { kGguf, kDummy };
+
 struct EngineOptions {
   std::string model;                // a path, or a name in the model cache
   WeightPrecision weights = WeightPrecision::kStored;
+  LoadFormat load_format = LoadFormat::kGguf;  // kDummy: `model` names a published shape, its weights are random
   std::string kv = "int2:balanced";  // codec:method
   std::optional<int> encode_effort;  // of methods with error feedback, 0 to 2; empty: 2
   std::filesystem::path profile;    // empty: the one beside the model (ModelCache::ProfilePath)

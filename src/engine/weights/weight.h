@@ -18,6 +18,7 @@ struct Weight {
   std::vector<int64_t> dims;         // dims[0] contiguous: a matrix [out, in] has dims {in, out}
   std::span<const std::byte> bytes;  // in the mapped file, or widened
   ggml_tensor* tensor = nullptr;     // over `bytes`
+  bool is_random = false;            // no bytes: random values, for speed measurements
 };
 
 }  // namespace oscar::engine

@@ -330,7 +330,7 @@ Status DeviceVerbs::AttendDecode(const KernelContext& /*context*/, const AttendP
   decode.group = shape_.group();
   decode.kappa = params.scale * std::numbers::log2e_v<float>;
   decode.out_lse = lses_.data();
-  OSCAR_TRY(FromCuda(affine::LaunchDecode(*kernel_, decode, num_ctas_, false, stream_), "decode attention"));
+  OSCAR_TRY(FromCuda(affine::LaunchDecode(*kernel_, decode, num_ctas_, decode.page_beta == nullptr, stream_), "decode attention"));
   return JoinSpaces(params, run, plan_.has_encoded ? 1 : 0, /*rows_first=*/false);
 }
 

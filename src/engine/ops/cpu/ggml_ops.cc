@@ -32,6 +32,11 @@ Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens) {
   return std::unique_ptr<Ops>(std::make_unique<GgmlOps>(num_threads, max_tokens));
 }
 
+Status GgmlOps::Place(const Weight& weight) {
+  if (weight.is_random) return {StatusCode::kUnsupported, "random weights are for the CUDA device: add --device cuda"};
+  return {};
+}
+
 Result<float*> GgmlOps::AllocateSlots(std::size_t num_floats) {
   OSCAR_ASSIGN_OR_RETURN(base::Buffer memory, base::Buffer::Allocate(num_floats * sizeof(float)));
   slot_memory_.push_back(std::move(memory));

@@ -18,7 +18,7 @@ class GgmlOps final : public Ops {
   GgmlOps(int num_threads, int max_tokens);
 
   Executor& executor() override { return executor_; }
-  Status Place(const Weight& /*weight*/) override { return {}; }  // ggml reads the mapped file
+  Status Place(const Weight& weight) override;  // ggml reads the mapped file
   Result<float*> AllocateSlots(std::size_t num_floats) override;
   bool slots_on_host() const override { return true; }
   Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) override {

@@ -32,7 +32,8 @@ Result<float*> CudaOps::TakeScratch(std::size_t num_floats) {
   return data;
 }
 
-// A product takes over the bias, the residual or the gating of its only reader, and its place in the order.
+// A product takes over the bias, the residual or the gating of its only reader, and its place in the order; RoPE the norm that it
+// alone reads.
 void CudaOps::JoinNodes() {
   const auto is_single_product = [](const Node* node) {
     return node->kind == Kind::kMatMul && node->num_uses == 1 && node->data == nullptr && node->b == nullptr;
@@ -56,6 +57,12 @@ void CudaOps::JoinNodes() {
       node.b = nullptr;
       take_over(node, *node.a);
       node.kind = Kind::kGatedMatMul;
+    } else if (node.kind == Kind::kRope && node.a->kind == Kind::kRmsNorm && node.a->num_uses == 1 && node.a->data == nullptr &&
+               node.a->group == node.group) {
+      node.gain = node.a->vector;
+      node.epsilon = node.a->number;
+      node.a->kind = Kind::kNone;
+      node.a = node.a->a;
     }
   }
 }
@@ -89,6 +96,8 @@ Status CudaOps::EmitAll() {
       OSCAR_TRY(EmitLargeProduct(node));
     } else if (node.kind == Kind::kMatMul) {
       OSCAR_TRY(EmitProducts(i, count));
+    } else if (node.kind == Kind::kRope) {
+      OSCAR_TRY(EmitRopes(i, count));
     } else {
       OSCAR_TRY(Emit(node));
     }
@@ -114,6 +123,31 @@ Status CudaOps::EmitProducts(std::size_t first, std::size_t& count) {
     ++count;
   }
   return FromCuda(LaunchVectorProducts(params, stream_), "product");
+}
+
+// nodes_[first] and the same turn of other rows that follows it directly, in one launch.
+Status CudaOps::EmitRopes(std::size_t first, std::size_t& count) {
+  const Node& node = nodes_[first];
+  RopeLaunchParams params = {};
+  params.positions = positions_.data();
+  params.angles = node.vector;
+  params.num_rows = node.rows;
+  params.head_dim = node.group;
+  params.pairs = node.pairs;
+  params.halves = node.halves;
+  params.magnitude = node.number;
+  count = 0;
+  while (first + count < nodes_.size() && params.num_jobs < kMostRopeJobs) {
+    const Node& next = nodes_[first + count];
+    if (next.kind != Kind::kNone) {
+      const bool is_same = next.kind == Kind::kRope && next.vector == node.vector && next.rows == node.rows &&
+                           next.group == node.group && next.number == node.number && next.halves == node.halves;
+      if (!is_same || next.a == &node) break;
+      params.jobs[params.num_jobs++] = {next.a->data, next.data, next.gain, next.epsilon, next.width / next.group};
+    }
+    ++count;
+  }
+  return FromCuda(LaunchRope(params, stream_), "RoPE");
 }
 
 Status CudaOps::EmitLibraryProduct(Node& x, const uint16_t* matrix, int out_width, float* out) {
@@ -165,17 +199,15 @@ Status CudaOps::Emit(const Node& node) {
     case Kind::kRmsNorm:
       return FromCuda(LaunchRmsNorm({node.a->data, node.vector, node.data, static_cast<int32_t>(count / node.group), node.group, node.number},
                                     stream_), "norm");
-    case Kind::kRope:
-      return FromCuda(LaunchRope({node.a->data, node.data, positions_.data(), node.vector, node.rows, node.width / node.group, node.group,
-                                  node.pairs, node.halves, node.number}, stream_), "RoPE");
     case Kind::kSwiGlu:
       return FromCuda(LaunchSwiGlu(node.a->data, node.b->data, node.data, count, stream_), "SwiGLU");
     case Kind::kGather:
       return FromCuda(LaunchGather({node.a->data, output_rows_.data(), node.data, node.rows, node.width}, stream_), "rows");
     case Kind::kMatMul:
+    case Kind::kRope:
       break;
   }
-  OSCAR_CHECK_MSG(false, "a product is launched elsewhere");
+  OSCAR_CHECK_MSG(false, "products and RoPE are launched elsewhere");
   return {};
 }
 

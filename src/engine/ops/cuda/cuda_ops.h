@@ -61,7 +61,8 @@ class CudaOps final : public Ops {
     Node *a = nullptr, *b = nullptr;       // operands; of a product: x, and the residual
     const uint16_t *matrix = nullptr, *second_matrix = nullptr;
     const float* vector = nullptr;         // gain, bias or angles
-    float number = 0;                      // epsilon or magnitude
+    const float* gain = nullptr;           // of RoPE that normalises first
+    float number = 0, epsilon = 0;         // epsilon or magnitude; of RoPE that normalises first
     int group = 0, pairs = 0;              // of norm and RoPE: values of a head; rotary pairs
     bool halves = false;
     float* data = nullptr;                 // the result
@@ -99,6 +100,7 @@ class CudaOps final : public Ops {
   Status EmitAll();
   Status Emit(const Node& node);
   Status EmitProducts(std::size_t first, std::size_t& count);
+  Status EmitRopes(std::size_t first, std::size_t& count);
   Status EmitLibraryProduct(Node& x, const uint16_t* matrix, int out_width, float* out);
   Status EmitLargeProduct(Node& node);
   Status CopyLogits(const KeptGraph& graph);

@@ -76,6 +76,17 @@ Status CudaOps::Place(const Weight& weight) {
   if (weights_.contains(&weight)) return {};
   PlacedWeight placed;
   const int64_t width = weight.dims[0], rows = weight.dims.size() > 1 ? weight.dims[1] : 1;
+  if (weight.is_random) {
+    if (weight.dims.size() == 1) {
+      OSCAR_TRY(placed.vector.Upload(std::vector<float>(static_cast<size_t>(width), 1.0f), stream_));
+    } else {
+      OSCAR_TRY(placed.matrix.Grow(static_cast<size_t>(width * rows)));
+      const float deviation = 1.0f / std::sqrt(static_cast<float>(width));
+      OSCAR_TRY(FromCuda(LaunchRandomNormal(placed.matrix.data(), width * rows, deviation, weights_.size(), stream_), "random weights"));
+    }
+    weights_.emplace(&weight, std::move(placed));
+    return {};
+  }
   if (weight.dims.size() == 1) {
     std::vector<float> values(static_cast<size_t>(width));
     if (weight.bytes.size() != values.size() * sizeof(float)) {

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "src/engine/ops/cuda/overlapped_launch.cuh"
+
 namespace oscar::engine {
 namespace {
 
@@ -16,6 +18,8 @@ __device__ __forceinline__ float FromBf16(uint16_t bits) {
 }
 
 __global__ void EmbedKernel(const EmbedParams params) {
+  LaunchDependents();
+  WaitForPredecessors();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<int64_t>(params.num_rows) * params.width) return;
   const int64_t row = i / params.width, column = i % params.width;
@@ -23,71 +27,131 @@ __global__ void EmbedKernel(const EmbedParams params) {
       params.table[static_cast<int64_t>(params.tokens[row]) * params.width + column]);
 }
 
-__global__ void __launch_bounds__(kThreads) RmsNormKernel(const RmsNormParams params) {
-  __shared__ float sums[kThreads / 32];
+constexpr int kMostNormThreads = 1024, kNormValues = 8;  // values of a thread that stay in registers
+
+// One CTA per group. Values beyond those that the registers hold are read twice.
+__global__ void __launch_bounds__(kMostNormThreads) RmsNormKernel(const RmsNormParams params) {
+  __shared__ float sums[kMostNormThreads / 32];
+  LaunchDependents();
+  WaitForPredecessors();
   const float* x = params.x + static_cast<int64_t>(blockIdx.x) * params.width;
   float* out = params.out + static_cast<int64_t>(blockIdx.x) * params.width;
-  float sum = 0.0f;
-  for (int i = threadIdx.x; i < params.width; i += blockDim.x) sum = fmaf(x[i], x[i], sum);
+  const int stride = static_cast<int>(blockDim.x);
+  float values[kNormValues], sum = 0.0f;
+#pragma unroll
+  for (int n = 0; n < kNormValues; ++n) {
+    const int i = n * stride + static_cast<int>(threadIdx.x);
+    values[n] = i < params.width ? x[i] : 0.0f;
+    sum = fmaf(values[n], values[n], sum);
+  }
+  for (int i = kNormValues * stride + static_cast<int>(threadIdx.x); i < params.width; i += stride)
+    sum = fmaf(x[i], x[i], sum);
   for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
   if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = sum;
   __syncthreads();
-  sum = 0.0f;
-  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) sum += sums[warp];
+  sum = threadIdx.x % 32 < blockDim.x / 32 ? sums[threadIdx.x % 32] : 0.0f;
+  for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
   const float factor = 1.0f / sqrtf(sum / static_cast<float>(params.width) + params.epsilon);
-  for (int i = threadIdx.x; i < params.width; i += blockDim.x)
+#pragma unroll
+  for (int n = 0; n < kNormValues; ++n) {
+    const int i = n * stride + static_cast<int>(threadIdx.x);
+    if (i < params.width) out[i] = values[n] * factor * params.gain[i];
+  }
+  for (int i = kNormValues * stride + static_cast<int>(threadIdx.x); i < params.width; i += stride)
     out[i] = x[i] * factor * params.gain[i];
 }
 
-// One thread per pair; those past the rotary pairs copy.
-__global__ void RopeKernel(const RopeLaunchParams params) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int all_pairs = params.head_dim / 2;
-  if (i >= static_cast<int64_t>(params.num_rows) * params.num_heads * all_pairs) return;
-  const int64_t head = i / all_pairs;
-  const int pair = static_cast<int>(i % all_pairs);
-  const float* x = params.x + head * params.head_dim;
-  float* out = params.out + head * params.head_dim;
-  if (pair >= params.pairs) {
-    out[2 * pair] = x[2 * pair];
-    out[2 * pair + 1] = x[2 * pair + 1];
-    return;
+// One warp per head of a row, its lanes along the pairs; the pairs past the rotary ones are not turned.
+__global__ void __launch_bounds__(kThreads)
+    RopeKernel(const __grid_constant__ RopeLaunchParams params) {
+  LaunchDependents();
+  WaitForPredecessors();
+  const RopeJob& job = params.jobs[blockIdx.y];
+  const int64_t head =
+      static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + static_cast<int>(threadIdx.x) / 32;
+  if (head >= static_cast<int64_t>(params.num_rows) * job.num_heads) return;
+  const int lane = threadIdx.x % 32;
+  const float* x = job.x + head * params.head_dim;
+  float* out = job.out + head * params.head_dim;
+  float factor = 1.0f;
+  if (job.gain != nullptr) {
+    float sum = 0.0f;
+    for (int i = lane; i < params.head_dim; i += 32) sum = fmaf(x[i], x[i], sum);
+    for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
+    factor = 1.0f / sqrtf(sum / static_cast<float>(params.head_dim) + job.epsilon);
   }
-  const int a = params.halves ? pair : 2 * pair, b = params.halves ? pair + params.pairs : a + 1;
-  // In double: positions times angles reach many turns.
-  double sine, cosine;
-  sincos(static_cast<double>(params.positions[head / params.num_heads]) *
-             static_cast<double>(params.angles[pair]),
-         &sine, &cosine);
-  const float c = static_cast<float>(cosine) * params.magnitude,
-              s = static_cast<float>(sine) * params.magnitude;
-  const float first = x[a], second = x[b];
-  out[a] = first * c - second * s;
-  out[b] = first * s + second * c;
+  const double position = params.positions[head / job.num_heads];
+  for (int pair = lane; pair < params.head_dim / 2; pair += 32) {
+    const bool is_half = params.halves && pair < params.pairs;
+    const int a = is_half ? pair : 2 * pair, b = is_half ? pair + params.pairs : a + 1;
+    float first = x[a], second = x[b];
+    if (job.gain != nullptr) {
+      first *= factor * job.gain[a];
+      second *= factor * job.gain[b];
+    }
+    if (pair < params.pairs) {
+      // In double: positions times angles reach many turns.
+      double sine, cosine;
+      sincos(position * static_cast<double>(params.angles[pair]), &sine, &cosine);
+      const float c = static_cast<float>(cosine) * params.magnitude,
+                  s = static_cast<float>(sine) * params.magnitude;
+      out[a] = first * c - second * s;
+      out[b] = first * s + second * c;
+    } else {
+      out[a] = first;
+      out[b] = second;
+    }
+  }
 }
 
 __global__ void AddKernel(const float* a, const float* b, float* out, int64_t count) {
+  LaunchDependents();
+  WaitForPredecessors();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < count) out[i] = a[i] + b[i];
 }
 
 __global__ void AddBiasKernel(const float* x, const float* bias, float* out, int64_t count,
                               int width) {
+  LaunchDependents();
+  WaitForPredecessors();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < count) out[i] = x[i] + bias[i % width];
 }
 
 __global__ void SwiGluKernel(const float* gate, const float* up, float* out, int64_t count) {
+  LaunchDependents();
+  WaitForPredecessors();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < count) out[i] = gate[i] / (1.0f + expf(-gate[i])) * up[i];
 }
 
 __global__ void RoundToBf16Kernel(const float* x, uint16_t* out, int64_t count) {
+  LaunchDependents();
+  WaitForPredecessors();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < count) out[i] = __bfloat16_as_ushort(__float2bfloat16_rn(x[i]));
 }
 
+// splitmix64 of the index, then Box-Muller.
+__global__ void RandomNormalKernel(uint16_t* out, int64_t count, float deviation, uint64_t seed) {
+  LaunchDependents();
+  WaitForPredecessors();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= count) return;
+  uint64_t x = (seed << 40) + static_cast<uint64_t>(i) + 0x9E3779B97F4A7C15ull;
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9ull;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBull;
+  x ^= x >> 31;
+  const float u = (static_cast<float>(x >> 40) + 0.5f) * 0x1p-24f;
+  const float v = static_cast<float>(x & 0xFFFFFF) * 0x1p-24f;
+  const float normal = sqrtf(-2.0f * logf(u)) * cospif(2.0f * v);
+  out[i] = __bfloat16_as_ushort(__float2bfloat16_rn(deviation * normal));
+}
+
 __global__ void GatherKernel(const GatherParams params) {
+  LaunchDependents();
+  WaitForPredecessors();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= static_cast<int64_t>(params.num_rows) * params.width) return;
   params.out[i] = params.x[static_cast<int64_t>(params.rows[i / params.width]) * params.width +
@@ -97,48 +161,52 @@ __global__ void GatherKernel(const GatherParams params) {
 }  // namespace
 
 cudaError_t LaunchEmbed(const EmbedParams& params, cudaStream_t stream) {
-  EmbedKernel<<<GridOf(int64_t{params.num_rows} * params.width), kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return LaunchOverlapped(EmbedKernel, {dim3(GridOf(int64_t{params.num_rows} * params.width)), kThreads, stream}, params);
 }
 
 cudaError_t LaunchRmsNorm(const RmsNormParams& params, cudaStream_t stream) {
-  const int threads = std::clamp((params.width + 127) / 128 * 32, 32, kThreads);
-  RmsNormKernel<<<static_cast<unsigned>(params.num_groups), threads, 0, stream>>>(params);
-  return cudaGetLastError();
+  const int threads = std::clamp((params.width + 127) / 128 * 32, 32, kMostNormThreads);
+  return LaunchOverlapped(RmsNormKernel,
+                          {dim3(static_cast<unsigned>(params.num_groups)),
+                           static_cast<unsigned>(threads), stream},
+                          params);
 }
 
 cudaError_t LaunchRope(const RopeLaunchParams& params, cudaStream_t stream) {
-  const int64_t count = int64_t{params.num_rows} * params.num_heads * (params.head_dim / 2);
-  RopeKernel<<<GridOf(count), kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  if (params.num_jobs < 1 || params.num_jobs > kMostRopeJobs) return cudaErrorInvalidValue;
+  int64_t heads = 0;
+  for (int i = 0; i < params.num_jobs; ++i)
+    heads = std::max(heads, int64_t{params.num_rows} * params.jobs[i].num_heads);
+  const dim3 grid(GridOf(32 * heads), static_cast<unsigned>(params.num_jobs));
+  return LaunchOverlapped(RopeKernel, {grid, kThreads, stream}, params);
 }
 
 cudaError_t LaunchAdd(const float* a, const float* b, float* out, int64_t count,
                       cudaStream_t stream) {
-  AddKernel<<<GridOf(count), kThreads, 0, stream>>>(a, b, out, count);
-  return cudaGetLastError();
+  return LaunchOverlapped(AddKernel, {dim3(GridOf(count)), kThreads, stream}, a, b, out, count);
 }
 
 cudaError_t LaunchAddBias(const float* x, const float* bias, float* out, int64_t count, int width,
                           cudaStream_t stream) {
-  AddBiasKernel<<<GridOf(count), kThreads, 0, stream>>>(x, bias, out, count, width);
-  return cudaGetLastError();
+  return LaunchOverlapped(AddBiasKernel, {dim3(GridOf(count)), kThreads, stream}, x, bias, out, count, width);
 }
 
 cudaError_t LaunchSwiGlu(const float* gate, const float* up, float* out, int64_t count,
                          cudaStream_t stream) {
-  SwiGluKernel<<<GridOf(count), kThreads, 0, stream>>>(gate, up, out, count);
-  return cudaGetLastError();
+  return LaunchOverlapped(SwiGluKernel, {dim3(GridOf(count)), kThreads, stream}, gate, up, out, count);
 }
 
 cudaError_t LaunchRoundToBf16(const float* x, uint16_t* out, int64_t count, cudaStream_t stream) {
-  RoundToBf16Kernel<<<GridOf(count), kThreads, 0, stream>>>(x, out, count);
-  return cudaGetLastError();
+  return LaunchOverlapped(RoundToBf16Kernel, {dim3(GridOf(count)), kThreads, stream}, x, out, count);
+}
+
+cudaError_t LaunchRandomNormal(uint16_t* out, int64_t count, float deviation, uint64_t seed,
+                               cudaStream_t stream) {
+  return LaunchOverlapped(RandomNormalKernel, {dim3(GridOf(count)), kThreads, stream}, out, count, deviation, seed);
 }
 
 cudaError_t LaunchGather(const GatherParams& params, cudaStream_t stream) {
-  GatherKernel<<<GridOf(int64_t{params.num_rows} * params.width), kThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return LaunchOverlapped(GatherKernel, {dim3(GridOf(int64_t{params.num_rows} * params.width)), kThreads, stream}, params);
 }
 
 }  // namespace oscar::engine

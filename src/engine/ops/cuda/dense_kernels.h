@@ -52,14 +52,23 @@ struct RmsNormParams {
 };
 cudaError_t LaunchRmsNorm(const RmsNormParams& params, cudaStream_t stream);
 
-struct RopeLaunchParams {
+// Rows of heads to turn, normalised first where there is a gain.
+struct RopeJob {
   const float* x;
-  float* out;
+  float* out;         // may be x
+  const float* gain;  // [head_dim] or null
+  float epsilon;
+  int32_t num_heads;
+};
+inline constexpr int kMostRopeJobs = 2;
+struct RopeLaunchParams {
   const int32_t* positions;  // [num_rows]
   const float* angles;       // [pairs] radians per position
-  int32_t num_rows, num_heads, head_dim, pairs;
+  int32_t num_rows, head_dim, pairs;
   bool halves;      // pairs (i, i + pairs) instead of (2 i, 2 i + 1)
   float magnitude;  // factor on cosine and sine
+  int32_t num_jobs;
+  RopeJob jobs[kMostRopeJobs];
 };
 cudaError_t LaunchRope(const RopeLaunchParams& params, cudaStream_t stream);
 
@@ -68,6 +77,9 @@ cudaError_t LaunchAdd(const float* a, const float* b, float* out, int64_t count,
 cudaError_t LaunchAddBias(const float* x, const float* bias, float* out, int64_t count, int width, cudaStream_t stream);
 cudaError_t LaunchSwiGlu(const float* gate, const float* up, float* out, int64_t count, cudaStream_t stream);
 cudaError_t LaunchRoundToBf16(const float* x, uint16_t* out, int64_t count, cudaStream_t stream);
+
+// bf16 values of a normal distribution with this standard deviation.
+cudaError_t LaunchRandomNormal(uint16_t* out, int64_t count, float deviation, uint64_t seed, cudaStream_t stream);
 
 struct GatherParams {
   const float* x;

@@ -2,6 +2,7 @@
 
 #include <cuda_bf16.h>
 
+#include "src/kv/kernels/cuda/ptx/launch.cuh"
 #include "src/kv/kernels/cuda/row_layout.h"
 
 namespace oscar::kernels::cuda {
@@ -17,6 +18,8 @@ __device__ __forceinline__ uint32_t RoundPair(float low, float high) {
 // One CTA per token; a thread moves 8 values at a time.
 __global__ void __launch_bounds__(kStoreThreads)
     StoreRowsKernel(const __grid_constant__ StoreRowsParams params) {
+  ptx::WaitForPredecessors();
+  ptx::LaunchDependents();
   const int token = static_cast<int>(blockIdx.x), d = params.head_dim, pieces = d / 8;
   const int position = params.first_position + token, slot = position % 64;
   const int64_t page = params.pages[position / 64 - params.first_position / 64];
@@ -48,6 +51,16 @@ struct ProductShared {
   float rows[kRows][D];
   float sums[kParts][kRows][D];
 };
+
+// The matrix on its way to L2 while the kernel before ends.
+template <int D>
+__device__ __forceinline__ void PrefetchMatrix(const HeadMatrices& matrices) {
+  if (matrices.data == nullptr) return;
+  const char* matrix =
+      reinterpret_cast<const char*>(matrices.data + blockIdx.y * matrices.head_stride);
+  for (int i = threadIdx.x; i < D * D * 4 / 128; i += kParts * D)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(matrix + 128 * i));
+}
 
 template <int D>
 __device__ __forceinline__ void MultiplyRows(const float* matrix, ProductShared<D>& shared) {
@@ -81,6 +94,10 @@ __device__ __forceinline__ bool FindRow(const Params& params, int i, int64_t& to
 template <int D>
 __global__ void __launch_bounds__(kParts* D)
     SplitQueriesKernel(const __grid_constant__ SplitQueriesParams params) {
+  if (params.in_code_space != nullptr) PrefetchMatrix<D>(params.matrices);
+  // In this order: attention reads encoded pages as soon as this is called, and a demotion may be running.
+  ptx::WaitForPredecessors();
+  ptx::LaunchDependents();
   __shared__ ProductShared<D> shared;
   const int column = threadIdx.x % D, part = threadIdx.x / D;
   const int first = static_cast<int>(blockIdx.x) * kRows, num_heads = params.kv_heads * params.group;
@@ -145,6 +162,9 @@ __device__ __forceinline__ float KeyMeanScore(const JoinSpacesParams& params, in
 template <int D>
 __global__ void __launch_bounds__(kParts* D)
     JoinSpacesKernel(const __grid_constant__ JoinSpacesParams params) {
+  ptx::LaunchDependents();
+  PrefetchMatrix<D>(params.matrices);
+  ptx::WaitForPredecessors();
   __shared__ ProductShared<D> shared;
   __shared__ float lses[kRows], mean_scores[kRows];
   const int column = threadIdx.x % D, part = threadIdx.x / D, warp = threadIdx.x / 32,
@@ -203,6 +223,22 @@ cudaError_t ForHeadDim(int head_dim, const Launch& launch) {
   }
 }
 
+// One launch whose start overlaps the end of its predecessor.
+template <class Params>
+cudaError_t LaunchOverlapped(void (*kernel)(Params), dim3 grid, int threads, const Params& params,
+                             cudaStream_t stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, params);
+}
+
 template <class Params>
 dim3 GridOf(const Params& params) {
   return dim3((params.num_tokens * params.group + kRows - 1) / kRows, params.kv_heads);
@@ -216,23 +252,21 @@ cudaError_t LaunchStoreRows(const StoreRowsParams& params, int num_tokens, cudaS
       params.first_position % 64 + num_tokens > 64 * kMostStoredPages) {
     return cudaErrorInvalidValue;
   }
-  StoreRowsKernel<<<num_tokens, kStoreThreads, 0, stream>>>(params);
-  return cudaGetLastError();
+  return LaunchOverlapped<StoreRowsParams>(StoreRowsKernel, dim3(num_tokens), kStoreThreads, params, stream);
 }
 
 cudaError_t LaunchSplitQueries(const SplitQueriesParams& params, cudaStream_t stream) {
   if (params.num_tokens == 0) return cudaSuccess;
   return ForHeadDim(params.head_dim, [&]<int D>() {
-    SplitQueriesKernel<D><<<GridOf(params), kParts * D, 0, stream>>>(params);
-    return cudaGetLastError();
+    return LaunchOverlapped<SplitQueriesParams>(SplitQueriesKernel<D>, GridOf(params), kParts * D, params,
+                                                stream);
   });
 }
 
 cudaError_t LaunchJoinSpaces(const JoinSpacesParams& params, cudaStream_t stream) {
   if (params.num_tokens == 0) return cudaSuccess;
   return ForHeadDim(params.head_dim, [&]<int D>() {
-    JoinSpacesKernel<D><<<GridOf(params), kParts * D, 0, stream>>>(params);
-    return cudaGetLastError();
+    return LaunchOverlapped<JoinSpacesParams>(JoinSpacesKernel<D>, GridOf(params), kParts * D, params, stream);
   });
 }
 
