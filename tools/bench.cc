@@ -106,6 +106,9 @@ Result<std::vector<std::unique_ptr<engine::PeerProcess>>> StartPeers(const Bench
 
 Status Bench(const BenchArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
+  if (arguments.processor_time && engine->threads() > 1) {
+    return {StatusCode::kInvalidArgument, "--processor-time: means something for one thread only; give -t 1"};
+  }
   engine::SpeedRequest request;
   OSCAR_ASSIGN_OR_RETURN(request.methods, SetUpMethods("bench", *engine, arguments.methods));
   request.contexts = arguments.contexts;
@@ -155,10 +158,13 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
                    "gguf, or dummy: -m names a published shape (qwen3-8b, ...), its weights are random (default: gguf)")
       ->transform(CLI::CheckedTransformer(formats).description(""))
       ->type_name("gguf|dummy");
-  command->add_option("--against", arguments->against,
-                      "Another engine in the same run: the step server that bench/baselines/llamacpp/build_llamacpp builds")
+  CLI::Option* const against =
+      command->add_option("--against", arguments->against,
+                          "Another engine in the same run: the step server that bench/baselines/llamacpp/build_llamacpp builds");
+  against->check([](const std::string& program) { return std::string(program.empty() ? "the name of the program is empty" : ""); })
       ->type_name("PROGRAM");
   command->add_option("--against-kv", arguments->against_kv, "KV types of the other engine")
+      ->needs(against)
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("TYPE,...");

@@ -44,7 +44,7 @@ std::string Machine() {
 // What the plan was made from: a folder with another plan is not gone on with.
 nlohmann::ordered_json SettingsOf(const ReportArguments& arguments) {
   return {{"model", arguments.engine.model}, {"minutes", arguments.minutes}, {"methods", arguments.methods}, {"text", arguments.text}, {"code", arguments.code},
-          {"sink", arguments.engine.sink}, {"recent", arguments.engine.recent}, {"version", std::string(kVersion)}};
+          {"weights", arguments.engine.weights == engine::WeightPrecision::kF32 ? "f32" : "stored"}, {"sink", arguments.engine.sink}, {"recent", arguments.engine.recent}, {"version", std::string(kVersion)}};
 }
 
 std::string RedrawCommand(const ReportArguments& arguments, const fs::path& work) {
@@ -53,7 +53,9 @@ std::string RedrawCommand(const ReportArguments& arguments, const fs::path& work
                                  std::to_string(arguments.engine.recent)};
   if (!arguments.text.empty()) words.insert(words.end(), {"--text", arguments.text});
   if (!arguments.code.empty()) words.insert(words.end(), {"--code", arguments.code});
-  words.insert(words.end(), {"--work", work.string(), "-o", arguments.page});
+  if (arguments.engine.weights == engine::WeightPrecision::kF32) words.insert(words.end(), {"--weights", "f32"});
+  if (arguments.engine.threads > 0) words.insert(words.end(), {"-t", std::to_string(arguments.engine.threads)});
+  words.insert(words.end(), {"--python", arguments.python, "--work", work.string(), "-o", arguments.page});
   return CommandLine(words);
 }
 
@@ -64,7 +66,7 @@ Result<double> MeasureSpeed(engine::Engine& engine) {
   OSCAR_ASSIGN_OR_RETURN(const engine::WindowPlan plan, engine::PlanWindows(tokens.size(), static_cast<int>(tokens.size()), static_cast<int>(tokens.size()) / 2, 1));
   OSCAR_ASSIGN_OR_RETURN(engine::KvSetup exact, engine.SetUpKv("bf16", {}));
   const auto start = std::chrono::steady_clock::now();
-  OSCAR_TRY(engine::ScoreMethods(engine, {std::move(exact)}, tokens, plan, /*compare=*/false, {}).status());
+  OSCAR_TRY(engine::ScoreMethods(engine, {std::move(exact)}, tokens, plan, /*compare=*/false, ProgressControl("eval", /*quiet=*/true)).status());
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return static_cast<double>(tokens.size()) / std::max(seconds, 1e-3);
 }
@@ -83,6 +85,11 @@ Result<nlohmann::ordered_json> MakePlan(const ReportArguments& arguments, const 
     if (!fits) OSCAR_TRY(SetUpMethods("eval", *engine, {method}).status());  // what cannot run is known before minutes of work
   }
   OSCAR_ASSIGN_OR_RETURN(const std::vector<ReportStep> steps, PlanReport(inputs, budget));
+  double planned = 0;
+  for (const ReportStep& step : steps) planned += step.planned_seconds;
+  if (planned > 1.5 * budget.seconds) {
+    Warn("eval", fmt::format("--minutes {}: the least that can be measured takes about {:.0f} minutes here", arguments.minutes, planned / 60 + 0.5));
+  }
   nlohmann::ordered_json plan{{"settings", SettingsOf(arguments)}, {"model", engine->identity().name}, {"version", std::string(kVersion)},
                               {"machine", Machine()}, {"redraw", RedrawCommand(arguments, work)}, {"tokens_per_second", budget.tokens_per_second}};
   plan["steps"] = StepsToJson(steps);
@@ -102,30 +109,42 @@ Result<std::vector<ReportStep>> OpenPlan(const ReportArguments& arguments, const
   OSCAR_ASSIGN_OR_RETURN(const nlohmann::json plan, io::ReadJsonFile(path));
   const nlohmann::json wanted = SettingsOf(arguments);
   for (const auto& [name, value] : wanted.items()) {
-    const nlohmann::json found = plan.is_object() && plan.contains("settings") ? plan["settings"].value(name, nlohmann::json()) : nlohmann::json();
+    const bool has_settings = plan.is_object() && plan.contains("settings") && plan["settings"].is_object();
+    const nlohmann::json found = has_settings ? plan["settings"].value(name, nlohmann::json()) : nlohmann::json();
     if (found == value) continue;
     return Status(StatusCode::kFailedPrecondition, path.string() + ": holds a report with " + name + " " + found.dump() + ", this one has " + value.dump() +
                                                        "; give another --work folder");
   }
   auto steps = StepsFromJson(plan.value("steps", nlohmann::json::array()));
   if (!steps.ok()) return steps.status().WithContext(path.string());
+  if (steps->empty()) return Status(StatusCode::kCorruptData, path.string() + ": has no steps");
   return steps;
 }
 
 Status DrawPage(const ReportArguments& arguments, const fs::path& work) {
   const fs::path said = work / "page.txt";
   OSCAR_ASSIGN_OR_RETURN(const int code, RunProcess({arguments.python, "-c", kReportPageProgram, work.string(), arguments.page}, said));
-  if (code == 127) return {StatusCode::kNotFound, "--python " + arguments.python + ": no such program; the measurements are in " + work.string()};
-  if (code != 0) return {StatusCode::kInternal, "the page could not be drawn (exit code " + std::to_string(code) + "); the measurements are in " + work.string()};
+  if (code != 0) return {StatusCode::kInternal, "--python " + arguments.python + ": the page could not be drawn (exit code " + std::to_string(code) + "); the measurements are in " + work.string()};
   if (fs::file_size(said) > 0) Warn("eval", "no figures on the page: " + arguments.python + " has no matplotlib");
   return {};
 }
 
 Status RunReport(const ReportArguments& arguments) {
-  if (!(arguments.minutes > 0)) return {StatusCode::kInvalidArgument, fmt::format("--minutes {}: must be positive", arguments.minutes)};
-  if (fs::is_directory(arguments.page)) return {StatusCode::kInvalidArgument, "-o " + arguments.page + ": is a folder"};
+  // What would fail at the end is refused before the measurements.
+  const auto invalid = [](std::string why) { return Status(StatusCode::kInvalidArgument, std::move(why)); };
+  constexpr double kMostMinutes = 1e5;
+  if (!(arguments.minutes > 0 && arguments.minutes <= kMostMinutes)) {
+    return invalid(fmt::format("--minutes {}: must be positive and at most {:.0f}", arguments.minutes, kMostMinutes));
+  }
+  if (arguments.page.empty()) return invalid("-o: the name of the page is empty");
+  if (fs::is_directory(arguments.page)) return invalid("-o " + arguments.page + ": is a folder");
+  const fs::path parent = fs::path(arguments.page).parent_path();
+  if (!parent.empty() && !fs::is_directory(parent)) return invalid("-o " + arguments.page + ": there is no folder " + parent.string());
   const fs::path work = arguments.work.empty() ? fs::path(arguments.page).replace_extension(".work") : fs::path(arguments.work);
+  if (fs::exists(work) && !fs::is_directory(work)) return invalid("--work " + work.string() + ": is a file");
   CatchInterrupts();
+  OSCAR_ASSIGN_OR_RETURN(const int python, RunProcess({arguments.python, "-c", ""}, {}));
+  if (python != 0) return {StatusCode::kNotFound, "--python " + arguments.python + (python == 127 ? ": no such program" : ": is not a Python")};
   OSCAR_ASSIGN_OR_RETURN(const std::vector<ReportStep> steps, OpenPlan(arguments, work));
   OSCAR_TRY(RunSteps(steps, work, arguments.quiet));
   OSCAR_TRY(DrawPage(arguments, work));

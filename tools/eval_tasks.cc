@@ -93,7 +93,7 @@ Status RunTaskSuite(const TaskArguments& arguments) {
 
 void AddEvalTasksCommand(CLI::App& eval, int& exit_code) {
   auto arguments = std::make_shared<TaskArguments>();
-  CLI::App* command = eval.add_subcommand("tasks", "Accuracy on HumanEval, GPQA, AIME25 or MATH500 from a local file");
+  CLI::App* command = eval.add_subcommand("tasks", "Accuracy on HumanEval, GPQA, AIME25, MATH500 or LiveCodeBench from a local file");
   AddModelOptions(*command, arguments->engine);
   AddDeviceOption(*command, arguments->engine);
   AddContextOption(*command, arguments->engine);

@@ -251,4 +251,7 @@ def main():
         print("no matplotlib")
 
 
-main()
+try:
+    main()
+except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+    sys.exit(f"the measurements cannot be drawn: {type(error).__name__}: {error}")

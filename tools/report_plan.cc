@@ -73,6 +73,7 @@ class Planner {
   std::vector<std::string> Words(std::vector<std::string> words) const {
     words.insert(words.end(), {"-m", inputs_.engine.model});
     if (inputs_.engine.threads > 0) words.insert(words.end(), {"-t", std::to_string(inputs_.engine.threads)});
+    if (inputs_.engine.weights == engine::WeightPrecision::kF32) words.insert(words.end(), {"--weights", "f32"});
     return words;
   }
   void AddCacheWindows(std::vector<std::string>& words) const {

@@ -1,10 +1,12 @@
 #include "tools/report_steps.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -12,6 +14,7 @@
 
 #include "src/base/status_macros.h"
 #include "src/engine/report/quantity.h"
+#include "src/io/json_file.h"
 #include "tools/command_line.h"
 #include "tools/terminal.h"
 
@@ -19,7 +22,8 @@ namespace oscar::tools {
 namespace {
 
 bool IsDone(const ReportStep& step, const std::filesystem::path& folder) {
-  return std::filesystem::exists(step.result.empty() ? std::filesystem::path(step.output) : folder / step.result);
+  if (step.result.empty()) return std::filesystem::exists(step.output);
+  return std::filesystem::exists(folder / step.result) && io::ReadJsonFile(folder / step.result).ok();  // a damaged one is measured again
 }
 
 Status RunStep(const ReportStep& step, const std::filesystem::path& folder) {
@@ -27,10 +31,11 @@ Status RunStep(const ReportStep& step, const std::filesystem::path& folder) {
   argv.insert(argv.end(), step.arguments.begin(), step.arguments.end());
   const std::filesystem::path part = step.result.empty() ? folder / (step.name + ".txt") : folder / (step.result + ".part");
   OSCAR_ASSIGN_OR_RETURN(const int code, RunProcess(argv, part));
-  if (code == kExitInterrupted || Interrupted()) return {StatusCode::kCancelled, "interrupted; the same command goes on from here"};
+  const Status interrupted(StatusCode::kCancelled, "interrupted; the same command goes on from here");
+  if (code == kExitInterrupted || (code != 0 && Interrupted())) return interrupted;
   if (code != 0) return {StatusCode::kInternal, fmt::format("{} ended with exit code {}: {}", step.title, code, CommandLine(step.arguments))};
   if (!step.result.empty()) std::filesystem::rename(part, folder / step.result);
-  return {};
+  return Interrupted() ? interrupted : Status();
 }
 
 }  // namespace
@@ -93,6 +98,7 @@ Result<int> RunProcess(const std::vector<std::string>& argv, const std::filesyst
   if (!output.empty() && file < 0) return Status(StatusCode::kIoError, output.string() + ": " + std::strerror(errno));
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);  // or it would go on writing into a file that the next run writes, too
     if (file >= 0) dup2(file, STDOUT_FILENO);
     execvp(pointers[0], pointers.data());
     _exit(127);
@@ -101,6 +107,7 @@ Result<int> RunProcess(const std::vector<std::string>& argv, const std::filesyst
   if (child < 0) return Status(StatusCode::kResourceExhausted, std::string("no process could be started: ") + std::strerror(errno));
   int status = 0;
   while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+    if (Interrupted()) kill(child, SIGTERM);
   }
   if (WIFSIGNALED(status)) return 128 + WTERMSIG(status);
   return WEXITSTATUS(status);

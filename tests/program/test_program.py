@@ -317,8 +317,19 @@ class DefaultModel(ErrorCase):
         self.assertNotIn("[1/5]", again.stderr)
         self.assertEqual(page.read_text(), content)
         self.assert_one_line_error(run(*args, "--minutes", "1"), 1, "plan.json", "minutes", "--work")
-        self.assert_one_line_error(run(*args, "--minutes", "0"), 2, "--minutes 0")
-        self.assert_one_line_error(run(*args, "--minutes", "0.02", "--python", "no-such-python"), 1, "no-such-python", "report.work")
+        self.assert_one_line_error(run(*args, "--minutes", "0.02", "--weights", "f32"), 1, "plan.json", "weights")
+        for more, parts in ((("--minutes", "0"), ["--minutes 0"]), (("--minutes", "inf"), ["--minutes inf"]), (("--work", text), ["--work", "is a file"]),
+                            (("-o", self.folder / "absent" / "page.html"), ["absent"]), (("-o", ""), ["-o", "empty"])):
+            self.assert_one_line_error(run(*args[:-2], *(() if "-o" in more else args[-2:]), *more), 2, *parts)
+        self.assert_one_line_error(run(*args, "--minutes", "0.02", "--python", "no-such-python"), 1, "no-such-python")
+        (work / "kl_prose.json").write_text((work / "kl_prose.json").read_text()[:100])  # damaged: measured again
+        again = run(*args, "--minutes", "0.02")
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("[1/5]", again.stderr)
+        self.assertNotIn("[2/5]", again.stderr)
+        json.loads((work / "kl_prose.json").read_text())
+        (work / "plan.json").write_text('{"settings": 5}')
+        self.assert_one_line_error(run(*args, "--minutes", "0.02"), 1, "plan.json")
 
     def test_weights_in_f32_take_the_rounding_of_activations_out_of_a_comparison(self):
         kl = {}
@@ -478,6 +489,11 @@ class DefaultModel(ErrorCase):
         cells = json.loads(result.stdout)["cells"]
         self.assertEqual([(c["context_tokens"], c["kv"]) for c in cells],
                          [(64, "bf16"), (64, "int2:balanced"), (256, "bf16"), (256, "int2:balanced")])
+        for args, part in ((["--against-kv", "f16"], "--against"), (["--against", ""], "--against"), (["-t", "2", "--processor-time"], "--processor-time")):
+            result = run("bench", "-m", self.model, *args)
+            self.assertEqual(result.returncode, 2, args)
+            self.assertIn(part, result.stderr)
+        self.assert_one_line_error(run("bench", "-m", self.model, "--contexts", "64", "--against", "/nonexistent/peer"), 1, "/nonexistent/peer", "no such program")
 
 
 if __name__ == "__main__":

@@ -1,18 +1,24 @@
 #include "src/engine/bench/peer_process.h"
 
 #include <fcntl.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
+#include <cmath>
+#include <csignal>
 #include <cstring>
+#include <utility>
 
 #include "src/base/status_macros.h"
 
 namespace oscar::engine {
 namespace {
+
+constexpr int kNoProgram = 127;  // exit status of a child whose program cannot be started, as in a shell
 
 Status SystemError(const std::string& what) { return {StatusCode::kInternal, "bench: " + what + ": " + std::strerror(errno)}; }
 
@@ -27,10 +33,11 @@ Result<std::unique_ptr<PeerProcess>> PeerProcess::Start(const std::vector<std::s
   arguments.push_back(nullptr);
   const pid_t child = fork();
   if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     dup2(ends[1], STDIN_FILENO);
     dup2(ends[1], STDOUT_FILENO);
     execvp(arguments[0], arguments.data());
-    _exit(127);
+    _exit(kNoProgram);
   }
   close(ends[1]);
   if (child < 0) {
@@ -39,13 +46,22 @@ Result<std::unique_ptr<PeerProcess>> PeerProcess::Start(const std::vector<std::s
   }
   std::unique_ptr<PeerProcess> peer(new PeerProcess(ends[0], child));
   Result<std::string> name = peer->ReadLine();
-  if (!name.ok()) return {StatusCode::kNotFound, "bench: " + command.front() + " did not start"};
+  if (!name.ok()) {
+    if (name.status().code() == StatusCode::kCancelled) return name.status();
+    int status = 0;
+    while (waitpid(std::exchange(peer->child_, -1), &status, 0) < 0 && errno == EINTR) {
+    }
+    const bool is_missing = WIFEXITED(status) && WEXITSTATUS(status) == kNoProgram;
+    return {StatusCode::kNotFound, command.front() + (is_missing ? ": no such program" : ": ended before it had said what it is")};
+  }
   peer->name_ = std::move(name).value();
   return peer;
 }
 
 PeerProcess::~PeerProcess() {
   close(socket_);
+  if (child_ < 0) return;
+  kill(child_, SIGKILL);  // it holds nothing, and one that hangs would not see the closed socket
   while (waitpid(child_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
@@ -53,7 +69,7 @@ PeerProcess::~PeerProcess() {
 Status PeerProcess::Send(const std::string& text) {
   for (size_t sent = 0; sent < text.size();) {
     const ssize_t count = send(socket_, text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
-    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EINTR) return {StatusCode::kCancelled, "interrupted"};
     if (count < 0) return SystemError(name_ + " takes no more steps");
     sent += static_cast<size_t>(count);
   }
@@ -69,7 +85,7 @@ Result<std::string> PeerProcess::ReadLine() {
     }
     char bytes[256];
     const ssize_t count = read(socket_, bytes, sizeof(bytes));
-    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && errno == EINTR) return {StatusCode::kCancelled, "interrupted"};
     if (count <= 0) return {StatusCode::kInternal, "bench: " + name_ + " ended in the middle of a step"};
     unread_.append(bytes, static_cast<size_t>(count));
   }
@@ -85,7 +101,10 @@ Result<StepSeconds> PeerProcess::Step(std::span<const int32_t> tokens) {
   const auto [middle, wall_error] = std::from_chars(line.data(), end, seconds.wall);
   if (wall_error == std::errc() && middle != end && *middle == ' ') {
     const auto [last, processor_error] = std::from_chars(middle + 1, end, seconds.processor);
-    if (processor_error == std::errc() && last == end && seconds.wall >= 0 && seconds.processor >= 0) return seconds;
+    if (processor_error == std::errc() && last == end && std::isfinite(seconds.wall) && seconds.wall > 0 && std::isfinite(seconds.processor) &&
+        seconds.processor > 0) {
+      return seconds;
+    }
   }
   return {StatusCode::kInternal, "bench: " + name_ + " answered a step with \"" + line + "\""};
 }

@@ -14,7 +14,7 @@
 
 namespace oscar::engine {
 
-// How long a step took.
+// How long a step took; both above 0.
 struct StepSeconds {
   double wall = 0;
   double processor = 0;  // of all threads of the process, those that spin included
@@ -24,13 +24,14 @@ class PeerProcess {
  public:
   // Runs `command` (program, then arguments) and waits until it says what it has opened, in one line.
   static Result<std::unique_ptr<PeerProcess>> Start(const std::vector<std::string>& command);
-  // Closes the child's input, which ends it, and waits for it.
+  // Ends the child.
   ~PeerProcess();
   PeerProcess(const PeerProcess&) = delete;
   PeerProcess& operator=(const PeerProcess&) = delete;
 
   const std::string& name() const { return name_; }
-  // One step of its sequence: the tokens follow those of the steps before. kInternal when it has ended.
+  // One step of its sequence: the tokens follow those of the steps before. kInternal when it has ended or answers something else, kCancelled on a
+  // signal.
   Result<StepSeconds> Step(std::span<const int32_t> tokens);
 
  private:

@@ -20,11 +20,13 @@ TEST(PeerProcess, AnswersEachStepInOrder) {
 TEST(PeerProcess, AMissingProgramAndBadAnswersAreErrors) {
   EXPECT_EQ(PeerProcess::Start({"/nonexistent/peer"}).status().code(), StatusCode::kNotFound);
   const std::vector<int32_t> tokens = {1};
-  for (const char* answer : {"1.5x 1", "1.5", "1 2 3", "-1 1", "", "nan 1"}) {
+  for (const char* answer : {"1.5x 1", "1.5", "1 2 3", "-1 1", "", "nan 1", "0 1", "1 0", "inf 1", "1 inf"}) {
     auto peer = PeerProcess::Start(Shell("echo other; read line; echo '" + std::string(answer) + "'"));
     ASSERT_TRUE(peer.ok());
     EXPECT_FALSE((*peer)->Step(tokens).ok()) << answer;
   }
+  auto hanging = PeerProcess::Start(Shell("echo other; exec sleep 1000"));  // ended with its owner
+  ASSERT_TRUE(hanging.ok());
   auto ended = PeerProcess::Start(Shell("echo other"));
   ASSERT_TRUE(ended.ok());
   EXPECT_FALSE((*ended)->Step(tokens).ok());
