@@ -10,9 +10,8 @@
 #include "src/engine/evaluate/kl_divergence.h"
 #include "src/engine/report/json_report.h"
 #include "src/engine/report/table.h"
-#include "src/engine/runtime/calibration_text.h"
-#include "src/engine/runtime/text_source.h"
 #include "tools/command_line.h"
+#include "tools/eval_text.h"
 #include "tools/subcommands.h"
 #include "tools/terminal.h"
 
@@ -129,21 +128,12 @@ Status Evaluate(const EvalArguments& arguments) {
   const int trained = engine->model().config().max_context;
   std::vector<int> lengths = arguments.lengths;
   if (lengths.empty()) lengths.push_back(std::min(engine::kDefaultEvalWindow, trained));
-  for (const int window : lengths) {
-    if (window < 2) return {StatusCode::kInvalidArgument, fmt::format("--window {}: must be at least 2", window)};
-    if (window > trained) {
-      return {StatusCode::kInvalidArgument, fmt::format("--window {}: the model was trained for {} tokens", window, trained)};
-    }
-  }
+  for (const int window : lengths) OSCAR_TRY(CheckEvalWindow(window, trained));
   if (arguments.windows < 0) return {StatusCode::kInvalidArgument, "--windows must be 0 (all) or positive"};
   if (arguments.buckets < 0) return {StatusCode::kInvalidArgument, "--buckets must be 0 (none) or positive"};
   OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> setups, SetUpMethods("eval", *engine, arguments.methods));
-  engine::TextSource source{"built-in text", std::string(engine::CalibrationText())};
-  if (!arguments.text.empty()) {
-    OSCAR_ASSIGN_OR_RETURN(source, engine::ReadTextSource(arguments.text, uint64_t{64} << 20));
-  }
-  const int64_t most = int64_t{64} << 20;
-  OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, engine::TokenizeSource(engine->tokenizer(), source, most, *std::max_element(lengths.begin(), lengths.end())));
+  OSCAR_ASSIGN_OR_RETURN(const engine::TextSource source, ReadEvalText(arguments.text));
+  OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, engine::TokenizeSource(engine->tokenizer(), source, kMaxEvalTextBytes, *std::max_element(lengths.begin(), lengths.end())));
   CatchInterrupts();
   Reports reports;
   for (const int window : lengths) {

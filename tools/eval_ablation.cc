@@ -9,7 +9,6 @@
 #include "src/engine/evaluate/ablation.h"
 #include "src/engine/report/json_report.h"
 #include "src/engine/report/table.h"
-#include "src/engine/runtime/calibration_text.h"
 #include "tools/command_line.h"
 #include "tools/eval_text.h"
 #include "tools/subcommands.h"
@@ -56,10 +55,7 @@ Status RunAblationCommand(AblationArguments& arguments) {
     return {StatusCode::kInvalidArgument, "--calibration-text and --calibration-tokens: only int2:oscar is fitted in the run"};
   }
   request.calibration_tokens = arguments.calibration_tokens.value_or(request.calibration_tokens);
-  request.calibration_text = {"built-in text", std::string(engine::CalibrationText())};
-  if (!arguments.calibration_text.empty()) {
-    OSCAR_ASSIGN_OR_RETURN(request.calibration_text, engine::ReadTextSource(arguments.calibration_text, uint64_t{64} << 20));
-  }
+  OSCAR_ASSIGN_OR_RETURN(request.calibration_text, ReadEvalText(arguments.calibration_text));
   CatchInterrupts();
   if (request.method == "int2:oscar") request.calibration_control = ProgressControl("calibration", arguments.quiet);
   request.control = ProgressControl("ablation", arguments.quiet);

@@ -12,10 +12,9 @@
 #include "src/engine/evaluate/retrieval.h"
 #include "src/engine/report/json_report.h"
 #include "src/engine/report/table.h"
-#include "src/engine/runtime/calibration_text.h"
-#include "src/engine/runtime/text_source.h"
 #include "src/io/jsonl_file.h"
 #include "tools/command_line.h"
+#include "tools/eval_text.h"
 #include "tools/subcommands.h"
 #include "tools/terminal.h"
 
@@ -126,10 +125,7 @@ Status RunNeedle(const NeedleArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const NeedleTasks tasks, ParseTasks(arguments));
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
   OSCAR_TRY(CheckArguments(arguments, *engine));
-  engine::TextSource text{"built-in text", std::string(engine::CalibrationText())};
-  if (!arguments.text.empty()) {
-    OSCAR_ASSIGN_OR_RETURN(text, engine::ReadTextSource(arguments.text, uint64_t{64} << 20));
-  }
+  OSCAR_ASSIGN_OR_RETURN(const engine::TextSource text, ReadEvalText(arguments.text));
   OSCAR_ASSIGN_OR_RETURN(engine::RetrievalSources sources, ReadSources(arguments, text));
   OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> methods, SetUpMethods("eval", *engine, arguments.methods));
   std::optional<io::JsonLinesWriter> records;
@@ -145,7 +141,7 @@ Status RunNeedle(const NeedleArguments& arguments) {
   json.Set("seed", uint64_t{arguments.seed});
   if (!arguments.json) fmt::print("{}; {}\n", engine->identity().name, text.name);
   if (tasks.codes) {
-    OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> prose, engine::TokenizeSource(engine->tokenizer(), text, int64_t{64} << 20, 1));
+    OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> prose, engine::TokenizeSource(engine->tokenizer(), text, kMaxEvalTextBytes, 1));
     engine::NeedleCodesRequest request{methods, prose, arguments.lengths, arguments.texts, arguments.codes, arguments.seed,
                                        ProgressControl("codes", arguments.quiet)};
     OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::NeedleCodesCell> cells, engine::RunNeedleCodes(*engine, request));

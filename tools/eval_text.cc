@@ -6,7 +6,6 @@
 
 #include "src/base/status_macros.h"
 #include "src/engine/runtime/calibration_text.h"
-#include "src/engine/runtime/text_source.h"
 #include "tools/command_line.h"
 
 namespace oscar::tools {
@@ -34,22 +33,29 @@ void AddEvalTextOptions(CLI::App& app, EvalTextArguments& arguments, ScoreOption
   app.add_flag("-q,--quiet", arguments.quiet, "No progress");
 }
 
+Result<engine::TextSource> ReadEvalText(const std::string& path) {
+  if (!path.empty()) return engine::ReadTextSource(path, kMaxEvalTextBytes);
+  return engine::TextSource{"built-in text", std::string(engine::CalibrationText())};
+}
+
+Status CheckEvalWindow(int window, int trained_tokens) {
+  if (window < 2) return {StatusCode::kInvalidArgument, fmt::format("--window {}: must be at least 2", window)};
+  if (window > trained_tokens) {
+    return {StatusCode::kInvalidArgument, fmt::format("--window {}: the model was trained for {} tokens", window, trained_tokens)};
+  }
+  return {};
+}
+
 Result<EvalText> OpenEvalText(const EvalTextArguments& arguments, std::optional<int> default_score) {
   EvalText opened;
   OSCAR_ASSIGN_OR_RETURN(opened.engine, engine::Engine::OpenModel(arguments.engine));
   const int trained = opened.engine->model().config().max_context;
   const int window = arguments.window.value_or(std::min(engine::kDefaultEvalWindow, trained));
-  if (window < 2) return {StatusCode::kInvalidArgument, fmt::format("--window {}: must be at least 2", window)};
-  if (window > trained) {
-    return {StatusCode::kInvalidArgument, fmt::format("--window {}: the model was trained for {} tokens", window, trained)};
-  }
+  OSCAR_TRY(CheckEvalWindow(window, trained));
   if (arguments.windows < 0) return {StatusCode::kInvalidArgument, "--windows must be 0 (all) or positive"};
-  engine::TextSource source{"built-in text", std::string(engine::CalibrationText())};
-  if (!arguments.text.empty()) {
-    OSCAR_ASSIGN_OR_RETURN(source, engine::ReadTextSource(arguments.text, uint64_t{64} << 20));
-  }
+  OSCAR_ASSIGN_OR_RETURN(const engine::TextSource source, ReadEvalText(arguments.text));
   opened.name = source.name;
-  OSCAR_ASSIGN_OR_RETURN(opened.tokens, engine::TokenizeSource(opened.engine->tokenizer(), source, int64_t{64} << 20, window));
+  OSCAR_ASSIGN_OR_RETURN(opened.tokens, engine::TokenizeSource(opened.engine->tokenizer(), source, kMaxEvalTextBytes, window));
   OSCAR_ASSIGN_OR_RETURN(opened.plan, engine::PlanWindows(opened.tokens.size(), window, arguments.score.value_or(default_score.value_or(window / 2)),
                                                           arguments.windows));
   return opened;

@@ -1,6 +1,7 @@
 // What the evaluations over windows of a text have in common: their options, and the model, tokens and windows these name.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 #include "oscar/result.h"
 #include "src/engine/evaluate/windows.h"
 #include "src/engine/runtime/engine.h"
+#include "src/engine/runtime/text_source.h"
 
 namespace CLI {
 class App;
@@ -33,6 +35,12 @@ inline constexpr int kDefaultSampled = 64;
 void AddEvalTextOptions(CLI::App& app, EvalTextArguments& arguments, ScoreOption score);
 // --kv for several methods.
 void AddEvalMethodsOption(CLI::App& app, EvalTextArguments& arguments);
+
+inline constexpr int64_t kMaxEvalTextBytes = int64_t{64} << 20;
+// The file or folder of --text; empty: the text built into the program. Errors as ReadTextSource.
+Result<engine::TextSource> ReadEvalText(const std::string& path);
+// kInvalidArgument unless a window has 2 tokens and no more than the model was trained for.
+Status CheckEvalWindow(int window, int trained_tokens);
 
 struct EvalText {
   std::unique_ptr<engine::Engine> engine;
