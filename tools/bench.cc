@@ -140,11 +140,7 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
   CLI::App* command = app.add_subcommand("bench", "Prefill and decode speed by context length and KV method");
   AddModelOptions(*command, arguments->engine);
   AddDeviceOption(*command, arguments->engine);
-  command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, interleaved in one run: " + KvMethodNames())
-      ->capture_default_str()
-      ->delimiter(',')
-      ->type_name("METHOD[=FILE],...");
-  AddEncodeEffortOption(*command, arguments->engine);
+  AddMethodsOptions(*command, arguments->methods, arguments->engine, "interleaved in one run");
   AddWindowOptions(*command, arguments->engine);
   command->add_option("--contexts", arguments->contexts, "Context lengths, ascending")
       ->capture_default_str()

@@ -9,6 +9,7 @@
 
 #include "oscar/codec.h"
 #include "src/base/status_macros.h"
+#include "src/engine/runtime/calibration_run.h"
 
 namespace oscar::tools {
 
@@ -75,6 +76,15 @@ void AddKvOptions(CLI::App& app, engine::EngineOptions& options) {
   AddEncodeEffortOption(app, options);
 }
 
+void AddMethodsOptions(CLI::App& app, std::vector<std::string>& methods, engine::EngineOptions& options, const std::string& role) {
+  app.add_option("--kv", methods, fmt::format("Methods, each METHOD or METHOD=PROFILE, {}: {}", role, KvMethodNames()))
+      ->capture_default_str()
+      ->delimiter(',')
+      ->type_name("METHOD[=FILE],...");
+  app.add_option("--profile", options.profile, "Calibrated profile of the one method that needs it (default: the one beside the model)")->type_name("FILE");
+  AddEncodeEffortOption(app, options);
+}
+
 void AddEncodeEffortOption(CLI::App& app, engine::EngineOptions& options) {
   app.add_option("--encode-effort", options.encode_effort,
                  "Work of balanced encoders: 0 plain rounding, 1 error feedback, 2 feedback and two sweeps (default: 2)")
@@ -98,9 +108,16 @@ void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params) {
 Result<std::vector<engine::KvSetup>> SetUpMethods(const std::string& command, const engine::Engine& engine,
                                                   const std::vector<std::string>& arguments) {
   std::vector<engine::KvSetup> setups;
+  const std::string shared_profile = engine.options().profile.string();
+  const auto takes_shared = [](const std::string& argument) { return argument.find('=') == std::string::npos && engine::IsCalibrated(argument); };
+  if (!shared_profile.empty()) {
+    const auto takers = std::count_if(arguments.begin(), arguments.end(), takes_shared);
+    if (takers == 0) return {StatusCode::kInvalidArgument, "--profile " + shared_profile + ": none of the methods takes it"};
+    if (takers > 1) return {StatusCode::kInvalidArgument, "--profile " + shared_profile + ": several methods need one; give each its own as METHOD=FILE"};
+  }
   for (const std::string& argument : arguments) {
     const size_t equals = argument.find('=');
-    const std::string profile = equals == std::string::npos ? "" : argument.substr(equals + 1);
+    const std::string profile = equals != std::string::npos ? argument.substr(equals + 1) : takes_shared(argument) ? shared_profile : "";
     OSCAR_ASSIGN_OR_RETURN(engine::KvSetup setup, engine.SetUpKv(argument.substr(0, equals), profile));
     Warn(command, setup.warning);
     setups.push_back(std::move(setup));

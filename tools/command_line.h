@@ -37,12 +37,15 @@ void AddWindowOptions(CLI::App& app, engine::EngineOptions& options);
 std::string KvMethodNames();
 // --kv and --profile for one method.
 void AddKvOptions(CLI::App& app, engine::EngineOptions& options);
+// --kv for several methods, --profile for the one of them that needs it, and --encode-effort. `role` ends the sentence about the methods.
+void AddMethodsOptions(CLI::App& app, std::vector<std::string>& methods, engine::EngineOptions& options, const std::string& role);
 // --encode-effort.
 void AddEncodeEffortOption(CLI::App& app, engine::EngineOptions& options);
 // --temperature, --top-k, ...
 void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params);
 
-// Sets up each "METHOD" or "METHOD=PROFILE" of a command that takes several, in order; warnings go to stderr.
+// Sets up each "METHOD" or "METHOD=PROFILE" of a command that takes several, in order; warnings go to stderr. The engine's --profile is for the one calibrated method that
+// names none: kInvalidArgument unless there is exactly one.
 Result<std::vector<engine::KvSetup>> SetUpMethods(const std::string& command, const engine::Engine& engine,
                                                   const std::vector<std::string>& arguments);
 

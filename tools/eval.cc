@@ -160,11 +160,7 @@ void AddOne(CLI::App& eval, const char* name, const char* description, bool comp
   CLI::App* command = eval.add_subcommand(name, description);
   AddModelOptions(*command, arguments->engine);
   AddDeviceOption(*command, arguments->engine);
-  command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, that share one exact pass: " + KvMethodNames())
-      ->capture_default_str()
-      ->delimiter(',')
-      ->type_name("METHOD[=FILE],...");
-  AddEncodeEffortOption(*command, arguments->engine);
+  AddMethodsOptions(*command, arguments->methods, arguments->engine, "that share one exact pass");
   AddWindowOptions(*command, arguments->engine);
   command->add_option("--text", arguments->text, "Text file or folder (default: the text built into the program)")->type_name("PATH");
   command->add_option("--window", arguments->lengths, "Tokens per window (default 2048); several lengths are run one after the other")

@@ -45,11 +45,12 @@ Status RunAblationCommand(AblationArguments& arguments) {
   engine::AblationRequest& request = arguments.request;
   const size_t equals = request.method.find('=');
   if (equals != std::string::npos) {
+    if (!request.profile.empty()) return {StatusCode::kInvalidArgument, "--profile " + request.profile + ": --kv " + request.method + " names another"};
     request.profile = request.method.substr(equals + 1);
     request.method.resize(equals);
   }
   if (request.method == "int2:oscar" && !request.profile.empty()) {
-    return {StatusCode::kInvalidArgument, "--kv int2:oscar=" + request.profile + ": the ablation of int2:oscar fits its own profiles"};
+    return {StatusCode::kInvalidArgument, "the profile " + request.profile + ": the ablation of int2:oscar fits its own profiles"};
   }
   if (request.method != "int2:oscar" && (!arguments.calibration_text.empty() || arguments.calibration_tokens)) {
     return {StatusCode::kInvalidArgument, "--calibration-text and --calibration-tokens: only int2:oscar is fitted in the run"};
@@ -88,6 +89,8 @@ void AddEvalAblationCommand(CLI::App& eval, int& exit_code) {
   command->add_option("--kv", arguments->request.method, "Method, METHOD or METHOD=PROFILE; int2:oscar is fitted in the run")
       ->capture_default_str()
       ->type_name("METHOD[=FILE]");
+  command->add_option("--profile", arguments->request.profile, "Calibrated profile of the method (default: the one beside the model)")->type_name("FILE");
+  AddEncodeEffortOption(*command, arguments->engine);
   std::string sweeps;
   for (const std::string_view sweep : engine::AblationSweeps()) sweeps += (sweeps.empty() ? "" : ", ") + std::string(sweep);
   command->add_option("--sweep", arguments->request.sweeps, "What to change (default: all that the method has): " + sweeps)->delimiter(',')->type_name("NAME,...");

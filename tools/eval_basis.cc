@@ -106,7 +106,7 @@ void AddEvalBasisCommand(CLI::App& eval, int& exit_code) {
   arguments->methods = {"int2:oscar", "int2:balanced"};
   arguments->windows = 1;
   CLI::App* command = eval.add_subcommand("basis", "What transforms do to K and V rows: ranges, outliers, importance, spectra, weighted errors");
-  AddEvalMethodsOption(*command, *arguments);
+  AddMethodsOptions(*command, arguments->methods, arguments->engine, "that share one exact pass");
   AddEvalTextOptions(*command, *arguments, ScoreOption::kAbsent);
   command->callback([arguments, &exit_code] {
     const Status status = RunBasisCommand(*arguments);

@@ -92,7 +92,7 @@ void AddEvalErrorChainCommand(CLI::App& eval, int& exit_code) {
   arguments->methods = {"int2:naive", "int2:clip", "int2:hadamard", "int2:oscar", "int2:balanced"};
   arguments->windows = 2;
   CLI::App* command = eval.add_subcommand("error-chain", "How errors of stored rows go on through the layers, to scores, outputs, hidden states and logits");
-  AddEvalMethodsOption(*command, *arguments);
+  AddMethodsOptions(*command, arguments->methods, arguments->engine, "that share one exact pass");
   AddEvalTextOptions(*command, *arguments, ScoreOption::kSampled);
   command->callback([arguments, &exit_code] {
     const Status status = RunErrorChainCommand(*arguments);

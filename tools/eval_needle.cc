@@ -167,11 +167,7 @@ void AddEvalNeedleCommand(CLI::App& eval, int& exit_code) {
   CLI::App* command = eval.add_subcommand("needle", "Retrieval from long contexts: hidden codes, and the tasks of RULER");
   AddModelOptions(*command, arguments->engine);
   AddDeviceOption(*command, arguments->engine);
-  command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE, given the same texts: " + KvMethodNames())
-      ->capture_default_str()
-      ->delimiter(',')
-      ->type_name("METHOD[=FILE],...");
-  AddEncodeEffortOption(*command, arguments->engine);
+  AddMethodsOptions(*command, arguments->methods, arguments->engine, "given the same texts");
   AddWindowOptions(*command, arguments->engine);
   std::string names = "codes (teacher forcing), all (whose sources are given)";
   for (const engine::RetrievalTask task : engine::RetrievalTasks()) names += ", " + std::string(engine::RetrievalTaskName(task));

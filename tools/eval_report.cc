@@ -2,11 +2,16 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sys/file.h>
 #include <sys/utsname.h>
+#include <unistd.h>
 
 #include "oscar/version.h"
 #include "src/base/status_macros.h"
@@ -41,9 +46,32 @@ std::string Machine() {
   return fmt::format("{} {}, cores for this process: {}", names.sysname, names.machine, engine::AvailableCores());
 }
 
+// Bytes and time of the last change of a file, or of all files of a folder; empty for what is not there.
+std::string StateOf(const fs::path& path) {
+  std::error_code error;
+  uintmax_t bytes = 0;
+  fs::file_time_type changed = fs::file_time_type::min();
+  const auto add = [&](const fs::path& file) {
+    const uintmax_t size = fs::file_size(file, error);
+    if (!error) bytes += size;
+    if (const auto time = fs::last_write_time(file, error); !error) changed = std::max(changed, time);
+  };
+  if (!fs::is_directory(path, error)) {
+    if (!fs::exists(path, error)) return "";
+    add(path);
+  } else {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied, error)) {
+      if (entry.is_regular_file(error)) add(entry.path());
+    }
+  }
+  return fmt::format("{} bytes, changed {}", bytes, std::chrono::duration_cast<std::chrono::seconds>(changed.time_since_epoch()).count());
+}
+
 // What the plan was made from: a folder with another plan is not gone on with.
 nlohmann::ordered_json SettingsOf(const ReportArguments& arguments) {
-  return {{"model", arguments.engine.model}, {"minutes", arguments.minutes}, {"methods", arguments.methods}, {"text", arguments.text}, {"code", arguments.code},
+  const auto model = engine::ModelCache().Resolve(arguments.engine.model);
+  return {{"model", arguments.engine.model}, {"model_file", model.ok() ? StateOf(*model) : ""}, {"text_files", StateOf(arguments.text)},
+          {"code_files", StateOf(arguments.code)}, {"minutes", arguments.minutes}, {"methods", arguments.methods}, {"text", arguments.text}, {"code", arguments.code},
           {"weights", arguments.engine.weights == engine::WeightPrecision::kF32 ? "f32" : "stored"}, {"sink", arguments.engine.sink}, {"recent", arguments.engine.recent}, {"version", std::string(kVersion)}};
 }
 
@@ -96,14 +124,36 @@ Result<nlohmann::ordered_json> MakePlan(const ReportArguments& arguments, const 
   return plan;
 }
 
+// Keeps a second report out of the folder for as long as it lives.
+class FolderLock {
+ public:
+  FolderLock() = default;
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+  ~FolderLock() {
+    if (descriptor_ >= 0) close(descriptor_);
+  }
+  // Makes the folder where there is none. kFailedPrecondition while another process has it.
+  Status Take(const fs::path& folder) {
+    std::error_code error;
+    fs::create_directories(folder, error);
+    if (error) return {StatusCode::kIoError, folder.string() + ": " + error.message()};
+    descriptor_ = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor_ < 0) return {StatusCode::kIoError, folder.string() + ": " + std::strerror(errno)};
+    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) return {};
+    if (errno != EWOULDBLOCK) return {StatusCode::kIoError, folder.string() + ": " + std::strerror(errno)};
+    return {StatusCode::kFailedPrecondition, folder.string() + ": another report is being measured there; wait for it, or give another --work folder"};
+  }
+
+ private:
+  int descriptor_ = -1;
+};
+
 // The plan in the folder, or a new one.
 Result<std::vector<ReportStep>> OpenPlan(const ReportArguments& arguments, const fs::path& work) {
   const fs::path path = work / "plan.json";
   if (!fs::exists(path)) {
     OSCAR_ASSIGN_OR_RETURN(const nlohmann::ordered_json made, MakePlan(arguments, work));
-    std::error_code error;
-    fs::create_directories(work, error);
-    if (error) return Status(StatusCode::kIoError, work.string() + ": " + error.message());
     OSCAR_TRY(io::WriteJsonFile(path, made));
   }
   OSCAR_ASSIGN_OR_RETURN(const nlohmann::json plan, io::ReadJsonFile(path));
@@ -145,8 +195,15 @@ Status RunReport(const ReportArguments& arguments) {
   CatchInterrupts();
   OSCAR_ASSIGN_OR_RETURN(const int python, RunProcess({arguments.python, "-c", ""}, {}));
   if (python != 0) return {StatusCode::kNotFound, "--python " + arguments.python + (python == 127 ? ": no such program" : ": is not a Python")};
-  OSCAR_ASSIGN_OR_RETURN(const std::vector<ReportStep> steps, OpenPlan(arguments, work));
-  OSCAR_TRY(RunSteps(steps, work, arguments.quiet));
+  FolderLock lock;
+  OSCAR_TRY(lock.Take(work));
+  const Result<std::vector<ReportStep>> steps = OpenPlan(arguments, work);
+  if (!steps.ok()) {
+    std::error_code ignored;
+    fs::remove(work, ignored);  // only when it is empty, as we made it
+    return steps.status();
+  }
+  OSCAR_TRY(RunSteps(*steps, work, arguments.quiet));
   OSCAR_TRY(DrawPage(arguments, work));
   fmt::print("{}\n", arguments.page);
   return {};

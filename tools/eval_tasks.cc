@@ -20,7 +20,7 @@ namespace {
 struct TaskArguments {
   engine::EngineOptions engine;
   engine::SamplingParams sampling{.temperature = 0};
-  std::vector<std::string> methods{"bf16", "int2:oscar"};
+  std::vector<std::string> methods{"bf16", "int2:balanced"};
   std::string suite, data, python = "python3", records, template_variables;
   int samples = 1, limit = 0, max_tokens = 1024;
   bool json = false, quiet = false;
@@ -97,10 +97,7 @@ void AddEvalTasksCommand(CLI::App& eval, int& exit_code) {
   AddModelOptions(*command, arguments->engine);
   AddDeviceOption(*command, arguments->engine);
   AddContextOption(*command, arguments->engine);
-  command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE: " + KvMethodNames())
-      ->capture_default_str()
-      ->delimiter(',')
-      ->type_name("METHOD[=FILE],...");
+  AddMethodsOptions(*command, arguments->methods, arguments->engine, "given the same items");
   AddWindowOptions(*command, arguments->engine);
   command->add_option("--suite", arguments->suite, "humaneval, gpqa, aime25, math500 or livecodebench")->required()->type_name("NAME");
   command->add_option("--data", arguments->data, "The suite's records: JSON lines, plain or gzip")->required()->type_name("FILE");

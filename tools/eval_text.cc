@@ -10,16 +10,8 @@
 
 namespace oscar::tools {
 
-void AddEvalMethodsOption(CLI::App& app, EvalTextArguments& arguments) {
-  app.add_option("--kv", arguments.methods, "Methods, each METHOD or METHOD=PROFILE, that share one exact pass: " + KvMethodNames())
-      ->capture_default_str()
-      ->delimiter(',')
-      ->type_name("METHOD[=FILE],...");
-}
-
 void AddEvalTextOptions(CLI::App& app, EvalTextArguments& arguments, ScoreOption score) {
   AddModelOptions(app, arguments.engine);
-  AddEncodeEffortOption(app, arguments.engine);
   if (score != ScoreOption::kAbsent) AddWindowOptions(app, arguments.engine);  // all of it: nothing is cached but exactly
   app.add_option("--text", arguments.text, "Text file or folder (default: the text built into the program)")->type_name("PATH");
   app.add_option("--window", arguments.window, "Tokens per window (default 2048)")->type_name("N");

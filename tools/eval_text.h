@@ -31,10 +31,8 @@ struct EvalTextArguments {
 enum class ScoreOption { kHalf, kSampled, kAbsent };
 inline constexpr int kDefaultSampled = 64;
 
-// -m, -t, --encode-effort, --text, --window, --windows, --json, -q; --sink, --recent and --score unless all is seen.
+// -m, -t, --text, --window, --windows, --json, -q; --sink, --recent and --score unless all is seen.
 void AddEvalTextOptions(CLI::App& app, EvalTextArguments& arguments, ScoreOption score);
-// --kv for several methods.
-void AddEvalMethodsOption(CLI::App& app, EvalTextArguments& arguments);
 
 inline constexpr int64_t kMaxEvalTextBytes = int64_t{64} << 20;
 // The file or folder of --text; empty: the text built into the program. Errors as ReadTextSource.

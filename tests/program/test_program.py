@@ -1,5 +1,6 @@
 """Black-box tests of the program `oscar`: exit codes, errors, and a real model answering over a 2-bit cache."""
 
+import fcntl
 import html
 import json
 import os
@@ -229,6 +230,17 @@ class DefaultModel(ErrorCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(result.stdout)
 
+    def test_one_profile_option_serves_the_one_method_that_needs_it(self):
+        moved = self.folder / "moved.profile"
+        shutil.copy(self.profile, moved)
+        args = ("--windows", "1", "--score", "8", "--window", "448")
+        beside = self.eval_json("kl", "--kv", "bf16,int2:balanced", *args)
+        self.assertEqual(self.eval_json("kl", "--kv", "bf16,int2:balanced", "--profile", moved, *args)["methods"], beside["methods"])
+        for command, kv, parts in ((("eval", "kl"), "bf16,int2:naive", ["--profile", "none of the methods"]),
+                                   (("bench",), "int2:balanced,int1:balanced", ["--profile", "METHOD=FILE"]),
+                                   (("eval", "ablation"), f"int2:balanced={moved}", ["--profile", "names another"])):
+            self.assert_one_line_error(run(*command, "-m", self.model, "--kv", kv, "--profile", moved), 2, *parts)
+
     def test_eval_error_chain_shows_each_link_and_ends_with_the_kl_of_eval_kl(self):
         args = ("--kv", "int2:hadamard,int2:balanced", "--window", "576", "--windows", "1", "--score", "64")
         report, kl = self.eval_json("error-chain", *args), self.eval_json("kl", *args)
@@ -322,6 +334,10 @@ class DefaultModel(ErrorCase):
                             (("-o", self.folder / "absent" / "page.html"), ["absent"]), (("-o", ""), ["-o", "empty"])):
             self.assert_one_line_error(run(*args[:-2], *(() if "-o" in more else args[-2:]), *more), 2, *parts)
         self.assert_one_line_error(run(*args, "--minutes", "0.02", "--python", "no-such-python"), 1, "no-such-python")
+        folder = os.open(work, os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX)  # as another report would hold it
+        self.assert_one_line_error(run(*args, "--minutes", "0.02"), 1, "another report", "--work")
+        os.close(folder)
         (work / "basis.json").write_text((work / "basis.json").read_text()[:100])  # damaged: measured again
         again = run(*args, "--minutes", "0.02")
         self.assertEqual(again.returncode, 0, again.stderr)
@@ -329,6 +345,8 @@ class DefaultModel(ErrorCase):
         for kept in "1235":
             self.assertNotIn(f"[{kept}/5]", again.stderr)
         json.loads((work / "basis.json").read_text())
+        text.write_text(text.read_text() + "one line more\n")
+        self.assert_one_line_error(run(*args, "--minutes", "0.02"), 1, "plan.json", "text_files", "--work")
         (work / "plan.json").write_text('{"settings": 5}')
         self.assert_one_line_error(run(*args, "--minutes", "0.02"), 1, "plan.json")
 
