@@ -5,6 +5,7 @@
 
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
+#include "src/engine/ops/cpu/q5_product.h"
 
 namespace oscar::engine {
 namespace {
@@ -74,6 +75,7 @@ bool GgmlOps::Begin(const RecordingKey& key) {
   if (shape.graphs.size() <= segment) shape.graphs.resize(segment + 1);
   std::unique_ptr<GgmlGraph>& graph = shape.graphs[segment];
   is_new_ = graph == nullptr;
+  q5_activations_ = {};
   if (is_new_) graph = std::make_unique<GgmlGraph>(key);
   graph_ = graph.get();
   return is_new_;
@@ -127,7 +129,31 @@ Tensor GgmlOps::Embed(const Weight& table) {
 
 Tensor GgmlOps::MatMul(const Weight& matrix, Tensor x) {
   OSCAR_CHECK_MSG(matrix.dims.size() == 2 && matrix.dims[0] == x.node->ne[0] && x.node->ne[2] == 1, matrix.name);
+  if (matrix.type == GGML_TYPE_Q5_0 && x.node->ne[1] == 1 && HasQ5Product()) return {MatMulQ5(matrix, x.node)};
   return {ggml_mul_mat(context(), matrix.tensor, x.node)};
+}
+
+// Two nodes: activations rounded by one thread, once for all matrices that take the same ones (they follow each other), and rows
+// shared out among all threads, four at a time.
+ggml_tensor* GgmlOps::MatMulQ5(const Weight& matrix, ggml_tensor* x) {
+  OSCAR_CHECK(x->type == GGML_TYPE_F32 && ggml_is_contiguous(x));
+  if (q5_activations_.first != x) {
+    const ggml_custom_op_t prepare = [](ggml_tensor* node, int thread, int, void*) {
+      const ggml_tensor* from = node->src[0];
+      if (thread == 0) PrepareQ5Activations(static_cast<const float*>(from->data), from->ne[0], static_cast<std::byte*>(node->data));
+    };
+    const auto bytes = static_cast<int64_t>(Q5ActivationBytes(x->ne[0]));
+    q5_activations_ = {x, ggml_custom_4d(context(), GGML_TYPE_I8, bytes, 1, 1, 1, &x, 1, prepare, 1, nullptr)};
+  }
+  const ggml_custom_op_t multiply = [](ggml_tensor* node, int thread, int num_threads, void* weights) {
+    const auto* tensor = static_cast<const ggml_tensor*>(weights);
+    const int64_t rows = node->ne[0], fours = (rows + 3) / 4;
+    const int64_t first = fours * thread / num_threads * 4, end = std::min(rows, fours * (thread + 1) / num_threads * 4);
+    MultiplyQ5Rows(static_cast<const std::byte*>(tensor->data), static_cast<const std::byte*>(node->src[0]->data), tensor->ne[0], first, end,
+                   static_cast<float*>(node->data));
+  };
+  return ggml_custom_4d(context(), GGML_TYPE_F32, matrix.dims[1], 1, 1, 1, &q5_activations_.second, 1, multiply, GGML_N_TASKS_MAX,
+                        matrix.tensor);
 }
 
 Tensor GgmlOps::AddBias(Tensor x, const Weight& bias) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "src/base/buffer.h"
@@ -53,6 +54,8 @@ class GgmlOps final : public Ops {
   // Places the graph just recorded; grows scratch, which drops all other recordings.
   Status PlaceNewGraph();
   ggml_context* context() const { return graph_->context(); }
+  // The product with a Q5_0 matrix of a recording of one row (q5_product.h).
+  ggml_tensor* MatMulQ5(const Weight& matrix, ggml_tensor* x);
   ggml_tensor* IndexLeaf(std::vector<int32_t>& values, int count);
 
   GgmlExecutor executor_;
@@ -63,6 +66,7 @@ class GgmlOps final : public Ops {
   std::list<KeptShape> shapes_;  // most recently used first
   GgmlGraph* graph_ = nullptr;   // the one begun last
   bool is_new_ = false;
+  std::pair<ggml_tensor*, ggml_tensor*> q5_activations_;  // of the recording: x, and x as MultiplyQ5Rows takes it
 };
 
 }  // namespace oscar::engine
