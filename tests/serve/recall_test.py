@@ -1,0 +1,89 @@
+"""A fact that entered the cache over 4,000 generated tokens ago is recalled to the letter over the 2-bit cache: in the same conversation, in two
+continuations of it at once (a fork), after going back behind a turn (a truncation), and by a server that was started again.
+
+Minutes of work, so not part of scripts/test: OSCAR_BINARY=... OSCAR_RECALL_MODEL=FILE.gguf [OSCAR_RECALL_ARGS="--device cuda --profile FILE"] python3 recall_test.py
+"""
+
+import concurrent.futures
+import http.client
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import unittest
+
+MODEL = os.environ.get("OSCAR_RECALL_MODEL", "")
+GENERATED = 4200
+# Longer than the sink, so that the facts behind it lie in 2-bit pages.
+SYSTEM = ("You are the clerk of a small harbour. You keep the log book of all ships that call there, you remember what you are told, and you answer "
+          "questions in plain words, as briefly as you can. ") * 3
+FACTS = "Please remember this: the access code of the harbour office is 7319-4426, and the lighthouse keeper is called Marit Solheim. "
+TASK = "Now write a very long story about a fishing village, with many chapters. Mention neither the code nor the keeper in it."
+QUESTIONS = {"What is the access code of the harbour office?": "7319-4426", "What is the name of the lighthouse keeper?": "Marit Solheim"}
+
+
+class Server:
+    def __init__(self):
+        more = shlex.split(os.environ.get("OSCAR_RECALL_ARGS", ""))
+        self.process = subprocess.Popen([os.environ["OSCAR_BINARY"], "serve", "-m", MODEL, "-c", "8192", "--port", "0", *more], stderr=subprocess.PIPE, text=True)
+        lines = []
+        for line in self.process.stderr:
+            lines.append(line)
+            if match := re.search(r"http://127\.0\.0\.1:(\d+)/v1", line):
+                self.port = int(match.group(1))
+                return
+        raise AssertionError("no address: " + "".join(lines))
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=120)
+        self.process.stderr.close()
+        return code
+
+    def chat(self, messages, **more):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3000)
+        connection.request("POST", "/v1/chat/completions", json.dumps({"messages": messages, **more}), {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        body = json.loads(response.read())
+        connection.close()
+        if response.status != 200:
+            raise AssertionError(body)
+        return body
+
+    def ask(self, messages, question):
+        answer = self.chat([*messages, {"role": "user", "content": question}], temperature=0, max_tokens=48)
+        print(f"{question} {answer['choices'][0]['message']['content']!r} {answer['usage']}", file=sys.stderr)
+        return answer["choices"][0]["message"]["content"]
+
+
+@unittest.skipUnless(MODEL, "OSCAR_RECALL_MODEL is not set")
+class Recall(unittest.TestCase):
+    def test_a_fact_is_recalled_after_4000_generated_tokens(self):
+        server = Server()
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": FACTS + TASK}]
+        story = server.chat(messages, temperature=0.8, top_p=0.95, seed=11, max_tokens=GENERATED, ignore_eos=True)
+        self.assertGreaterEqual(story["usage"]["completion_tokens"], GENERATED)
+        text = story["choices"][0]["message"]["content"]
+        for fact in QUESTIONS.values():
+            self.assertNotIn(fact, text, "the story repeats the fact, so that it would not be recalled from afar")
+        messages.append({"role": "assistant", "content": text})
+        answers = {}
+        for question, fact in QUESTIONS.items():  # the second goes back behind the first: a truncation
+            answers[question] = server.ask(messages, question)
+            self.assertIn(fact, answers[question])
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            forks = dict(zip(QUESTIONS, pool.map(lambda question: server.ask(messages, question), QUESTIONS)))
+        for question, fact in QUESTIONS.items():
+            self.assertIn(fact, forks[question])
+        self.assertEqual(server.stop(), 0)
+        server = Server()
+        for question, fact in QUESTIONS.items():
+            self.assertIn(fact, server.ask(messages, question))
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
