@@ -32,16 +32,17 @@ void PrintStart(engine::Engine& engine, const engine::Server& server, const Serv
              "oscar serve: {} as \"{}\", {} threads\n"
              "  cache     {}: {} tokens in {} (BF16 rows alone: {})\n"
              "  context   {} tokens, {} requests at once\n"
-             "  address   http://{}:{}/v1\n",
+             "  address   http://{}:{}/v1, chat page http://{}:{}/\n",
              engine.identity().name, server.model_id(), engine.threads(), engine.kv()->method.name(), arguments.server.scheduler.kv_tokens,
              engine::FormatBytes(static_cast<double>(snapshot.kv.allocated_bytes())), engine::FormatBytes(bf16_bytes), engine.context(),
-             arguments.server.scheduler.max_running, arguments.server.http.address, server.port());
+             arguments.server.scheduler.max_running, arguments.server.http.address, server.port(), arguments.server.http.address, server.port());
 }
 
 Status Serve(ServeArguments& arguments) {
   if (arguments.drain_seconds < 0) return {StatusCode::kInvalidArgument, fmt::format("--shutdown-timeout {}: must not be negative", arguments.drain_seconds)};
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::Open(arguments.engine));
   Warn("serve", engine->kv()->warning);
+  if (!arguments.server.api_key.empty()) Warn("serve", "--api-key: others on this machine can read the key in the list of processes; --api-key-file hides it");
   engine::SchedulerOptions& scheduler = arguments.server.scheduler;
   if (scheduler.kv_tokens == 0) scheduler.kv_tokens = int64_t{engine->context()} * scheduler.max_running;
   CatchInterrupts();
@@ -69,6 +70,10 @@ void AddServeCommand(CLI::App& app, int& exit_code) {
   command->add_option("--port", server.http.port, "Port; 0: any free one")->capture_default_str()->type_name("N");
   command->add_option("--model-id", server.model_id, "Name of the model in requests (default: its file's name)")->type_name("NAME");
   command->add_option("--api-key-file", server.api_key_file, "Keys that are let in, one per line (default: everyone on this machine)")->type_name("FILE");
+  command->add_option("--api-key", server.api_key, "One key; others on this machine can read it in the list of processes")->type_name("KEY");
+  command->add_option("--cors-origin", server.cors_origins, "Origin of pages of another site that may ask; repeatable")->type_name("URL");
+  command->add_option("--allowed-host", server.allowed_hosts, "Name besides loopback's in the Host field; repeatable")->type_name("NAME");
+  command->add_flag("--strict-fields", server.strict_fields, "Refuse request members that are not known");
   command->add_flag("--insecure-open", server.insecure_open, "Serve others without keys");
   command->add_option("--max-running", server.scheduler.max_running, "Requests that run at once")->capture_default_str()->type_name("N");
   command->add_option("--kv-tokens", server.scheduler.kv_tokens, "Tokens in the cache, all requests together (default: --ctx times --max-running)")

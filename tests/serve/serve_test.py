@@ -5,10 +5,7 @@ import http.client
 import json
 import math
 import os
-import pathlib
 import random
-import re
-import signal
 import socket
 import subprocess
 import sys
@@ -16,58 +13,7 @@ import tempfile
 import time
 import unittest
 
-OSCAR = os.environ["OSCAR_BINARY"]
-MODEL = pathlib.Path(os.environ.get("OSCAR_TEST_MODELS", "/nonexistent")) / "SmolLM2-135M-Instruct.Q4_1.gguf"
-SKIPPED = 77
-
-
-class Server:
-    """A running `oscar serve` on a free port."""
-
-    def __init__(self, *args):
-        self.process = subprocess.Popen([OSCAR, "serve", "-m", str(MODEL), "--port", "0", *map(str, args)], stderr=subprocess.PIPE, text=True)
-        self.lines = []
-        for line in self.process.stderr:
-            self.lines.append(line)
-            match = re.search(r"http://127\.0\.0\.1:(\d+)/v1", line)
-            if match:
-                self.port = int(match.group(1))
-                return
-        raise AssertionError("no address: " + "".join(self.lines))
-
-    def stop(self):
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=120)
-        self.process.stderr.close()
-        return code
-
-    def request(self, method, path, body=None, fields=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=100)
-        text = body if isinstance(body, (str, bytes, type(None))) else json.dumps(body)
-        connection.request(method, path, text, {"Content-Type": "application/json", **(fields or {})} if text is not None else fields or {})
-        response = connection.getresponse()
-        data = response.read()
-        connection.close()
-        return response, data
-
-    def error(self, path, body, **fields):
-        response, data = self.request("POST", path, body, fields)
-        return response.status, json.loads(data)["error"]
-
-    def raw(self, data, timeout=30):
-        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as connection:
-            connection.sendall(data)
-            received = b""
-            while part := connection.recv(65536):
-                received += part
-            return received
-
-
-def chat(*texts, **more):
-    roles = ("user", "assistant")
-    return {"messages": [{"role": roles[i % 2], "content": text} for i, text in enumerate(texts)], "temperature": 0, **more}
-
+from serve_fixture import MODEL, OSCAR, SKIPPED, Server, chat
 
 class Serving(unittest.TestCase):
     @classmethod
@@ -187,8 +133,11 @@ class Serving(unittest.TestCase):
                  ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
                  ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "unsupported_content", "messages[0].content[0]"),
                  ({**good, "top_logprobs": 2}, "invalid_value", "top_logprobs"), ({**good, "logprobs": 3}, "invalid_type", "logprobs"),
-                 ({**good, "tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
-                 ({**good, "response_format": {"type": "json_object"}}, "unsupported_parameter", "response_format"),
+                 ({**good, "functions": [{"name": "f"}]}, "unsupported_parameter", "functions"), ({**good, "audio": {}}, "unsupported_parameter", "audio"),
+                 ({**good, "logit_bias": {"x": 1}}, "invalid_value", "logit_bias"), ({**good, "logit_bias": {"1": 101}}, "invalid_value", "logit_bias"),
+                 ({**good, "stop_token_ids": [-1]}, "invalid_value", "stop_token_ids"), ({**good, "min_tokens": 3}, "invalid_value", "min_tokens"),
+                 ({**good, "messages": [{"role": "tool", "content": "x"}]}, "missing_required_parameter", "messages[0].tool_call_id"),
+                 ('{"messages": ' + "[" * 70 + "]" * 70 + "}", "invalid_json", None),
                  ({**good, "stream_options": {}}, "stream_options_requires_stream", "stream_options"),
                  (chat("word " * 2000), "context_length_exceeded", "messages"), ({**good, "max_tokens": 5000}, "context_length_exceeded", "messages"),
                  ('{"messages": [], "messages": []}', "invalid_json", None), (b"\xff\xfe", "invalid_json", None))
@@ -197,7 +146,7 @@ class Serving(unittest.TestCase):
             self.assertEqual((status, error["code"], error["param"], error["type"]), (400, code, param, "invalid_request_error"), (body, error))
         status, error = self.server.error("/v1/chat/completions", {**good, "model": "other"})
         self.assertEqual((status, error["code"]), (404, "model_not_found"))
-        for prompt in ([], [[1, 2], [3]], ["a", "b"], [-1], [10**6], 7):
+        for prompt in ([], [[1, 2], []], ["a", 2], [-1], [10**6], 7, [[]], ["a"] * 65):
             status, error = self.server.error("/v1/completions", {"prompt": prompt})
             self.assertEqual((status, error["param"]), (400, "prompt"), prompt)
         self.healthy()

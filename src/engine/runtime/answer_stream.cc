@@ -1,5 +1,6 @@
 #include "src/engine/runtime/answer_stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "src/base/status_macros.h"
@@ -18,8 +19,16 @@ std::string_view FinishReasonName(FinishReason reason) {
 }
 
 AnswerStream::AnswerStream(const Tokenizer& tokenizer, const AnswerParams& params, Sampler sampler)
-    : tokenizer_(tokenizer), max_tokens_(params.max_tokens), ignore_end_(params.ignore_end), sampler_(std::move(sampler)),
-      decoder_(tokenizer), stops_(params.stop) {}
+    : tokenizer_(tokenizer), max_tokens_(params.max_tokens), min_tokens_(params.min_tokens), ignore_end_(params.ignore_end),
+      stop_tokens_(params.stop_tokens), sampler_(std::move(sampler)), decoder_(tokenizer, params.render_special),
+      stops_(params.stop, params.include_stop) {
+  if (params.grammar != nullptr) matcher_.emplace(params.grammar);
+  if (min_tokens_ == 0) return;
+  enders_ = stop_tokens_;
+  for (int32_t token = 0; token < tokenizer.vocab_size(); ++token) {
+    if (tokenizer.IsEndOfGeneration(token)) enders_.push_back(token);
+  }
+}
 
 Result<AnswerStream> AnswerStream::Create(const Tokenizer& tokenizer, const AnswerParams& params, int vocab_size,
                                           std::span<const int32_t> prompt) {
@@ -28,19 +37,37 @@ Result<AnswerStream> AnswerStream::Create(const Tokenizer& tokenizer, const Answ
   return AnswerStream(tokenizer, params, std::move(sampler));
 }
 
-Result<AnswerStep> AnswerStream::Next(std::span<const float> logits, int64_t position) {
+Result<int32_t> AnswerStream::Draw(std::span<const float> logits) {
+  TokenLimits limits;
+  std::shared_ptr<const grammar::TokenMask> mask;
+  if (matcher_) {
+    OSCAR_ASSIGN_OR_RETURN(mask, matcher_->Mask());
+    limits.allowed = *mask;
+  }
+  // A grammar that is complete and cannot go on ends the answer before min_tokens.
+  if (num_tokens_ < min_tokens_ && !(matcher_ && matcher_->complete())) limits.forbidden = enders_;
+  return sampler_.Sample(logits, num_drawn_++, limits);
+}
+
+Result<AnswerStep> AnswerStream::Next(std::span<const float> logits) {
   AnswerStep step;
-  OSCAR_ASSIGN_OR_RETURN(step.token, sampler_.Sample(logits, position));
-  if (!ignore_end_ && tokenizer_.IsEndOfGeneration(step.token)) {
+  OSCAR_ASSIGN_OR_RETURN(step.token, Draw(logits));
+  // Ids behind the tokenizer's are rows of the output layer that no text belongs to.
+  const bool known = step.token < tokenizer_.vocab_size();
+  const bool is_end = known && tokenizer_.IsEndOfGeneration(step.token);
+  step.stop_token = std::ranges::find(stop_tokens_, step.token) != stop_tokens_.end();
+  if (step.stop_token || (is_end && !ignore_end_)) {
     step.finish = FinishReason::kEndToken;
     step.text = Flush();
     return step;
   }
   sampler_.Accept(step.token, /*is_prompt=*/false);
+  if (matcher_ && !is_end) matcher_->Accept(step.token);
   ++num_tokens_;
-  step.text = stops_.Push(decoder_.Push(step.token));
+  if (known) step.text = stops_.Push(decoder_.Push(step.token));
   if (stops_.stopped()) {
     step.finish = FinishReason::kStopString;
+    step.stop_string = stops_.matched();
   } else if (max_tokens_ > 0 && num_tokens_ >= max_tokens_) {
     step.finish = FinishReason::kLength;
     step.text += Flush();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -13,6 +14,7 @@
 #include "src/engine/sample/sampler.h"
 #include "src/engine/sample/sampling_params.h"
 #include "src/engine/sample/stop_matcher.h"
+#include "src/engine/text/grammar/matcher.h"
 #include "src/engine/text/stream_decoder.h"
 #include "src/engine/text/tokenizer.h"
 
@@ -23,23 +25,30 @@ std::string_view FinishReasonName(FinishReason reason);
 
 struct AnswerParams {
   SamplingParams sampling;
-  int max_tokens = 0;             // 0: no limit
-  std::vector<std::string> stop;  // stop strings; not part of the text
-  bool ignore_end = false;        // go on after an end-of-generation token
+  int max_tokens = 0;               // 0: no limit
+  int min_tokens = 0;               // before them no token ends the answer
+  std::vector<std::string> stop;    // stop strings; not part of the text
+  std::vector<int32_t> stop_tokens; // end the answer, as the model's own end tokens do
+  bool include_stop = false;        // the stop string becomes part of the text
+  bool ignore_end = false;          // go on after an end-of-generation token
+  bool render_special = false;      // control tokens appear as their text
+  std::shared_ptr<const grammar::Grammar> grammar;  // what the answer must be; null: anything
 };
 
 struct AnswerStep {
   int32_t token = -1;
   std::string text;                    // whole UTF-8 that became certain with this token; may be empty
   std::optional<FinishReason> finish;  // kEndToken (the token is no part of the answer), kStopString or kLength
+  bool stop_token = false;             // kEndToken by one of AnswerParams::stop_tokens
+  std::string stop_string;             // of kStopString
 };
 
 class AnswerStream {
  public:
   // The tokenizer must outlive it. prompt: what the repetition penalty counts. Errors as Sampler::Create.
   static Result<AnswerStream> Create(const Tokenizer& tokenizer, const AnswerParams& params, int vocab_size, std::span<const int32_t> prompt);
-  // The next token, from logits [vocab_size] at `position` of the sequence. Not after a finish. Errors as Sampler::Sample.
-  Result<AnswerStep> Next(std::span<const float> logits, int64_t position);
+  // The next token, from logits [vocab_size]. Not after a finish. Errors as Sampler::Sample and GrammarMatcher::Mask.
+  Result<AnswerStep> Next(std::span<const float> logits);
   // What is held back, when an answer ends for a reason from outside.
   std::string Flush();
   uint64_t seed() const { return sampler_.seed(); }
@@ -47,13 +56,19 @@ class AnswerStream {
  private:
   AnswerStream(const Tokenizer& tokenizer, const AnswerParams& params, Sampler sampler);
 
+  Result<int32_t> Draw(std::span<const float> logits);
+
   const Tokenizer& tokenizer_;
-  const int max_tokens_;
+  const int max_tokens_, min_tokens_;
   const bool ignore_end_;
+  const std::vector<int32_t> stop_tokens_;
+  std::vector<int32_t> enders_;  // all tokens that end the answer; only with min_tokens
   Sampler sampler_;
+  std::optional<grammar::GrammarMatcher> matcher_;
   StreamDecoder decoder_;
   StopMatcher stops_;
   int num_tokens_ = 0;
+  int64_t num_drawn_ = 0;  // end tokens that are passed over included
 };
 
 }  // namespace oscar::engine

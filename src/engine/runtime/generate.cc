@@ -57,7 +57,7 @@ Status Conversation::Decode(const GenerateRequest& request, std::vector<float>& 
       result->finish = FinishReason::kCancelled;
       break;
     }
-    OSCAR_ASSIGN_OR_RETURN(const AnswerStep next, answer.Next(logits, static_cast<int64_t>(tokens_.size())));
+    OSCAR_ASSIGN_OR_RETURN(const AnswerStep next, answer.Next(logits));
     if (next.finish != FinishReason::kEndToken) result->tokens.push_back(next.token);
     emit(next.text);
     if (next.finish) {

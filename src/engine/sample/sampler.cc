@@ -8,23 +8,10 @@
 
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
+#include "src/engine/sample/philox.h"
 
 namespace oscar::engine {
 namespace {
-
-// SplitMix64 (Steele, Lea, Flood 2014) over (seed, position): a counter-based generator, so that a draw needs no state and does
-// not depend on what else runs.
-uint64_t Mix(uint64_t value) {
-  value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  value = (value ^ (value >> 27)) * 0x94D049BB133111EBULL;
-  return value ^ (value >> 31);
-}
-
-// Uniform in [0, 1) with 53 bits.
-double UniformAt(uint64_t seed, int64_t position) {
-  const uint64_t counter = Mix(seed + 0x9E3779B97F4A7C15ULL) + 0x9E3779B97F4A7C15ULL * (static_cast<uint64_t>(position) + 1);
-  return static_cast<double>(Mix(counter) >> 11) * 0x1p-53;
-}
 
 Status CheckLogits(std::span<const float> logits) {
   bool any = false;
@@ -43,6 +30,9 @@ Status CheckLogits(std::span<const float> logits) {
 Result<Sampler> Sampler::Create(const SamplingParams& params, int vocab_size) {
   OSCAR_TRY(ValidateSamplingParams(params));
   OSCAR_CHECK(vocab_size > 0);
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (token < 0 || token >= vocab_size) return Status(StatusCode::kInvalidArgument, "logit_bias: no token " + std::to_string(token));
+  }
   Sampler sampler;
   sampler.params_ = params;
   sampler.vocab_size_ = vocab_size;
@@ -60,6 +50,20 @@ Result<Sampler> Sampler::Create(const SamplingParams& params, int vocab_size) {
 void Sampler::Accept(int32_t token, bool is_prompt) {
   OSCAR_CHECK(token >= 0 && token < vocab_size_);
   history_.push_back({token, is_prompt});
+}
+
+void Sampler::ApplyLimits(const TokenLimits& limits) {
+  if (!limits.allowed.empty()) {
+    for (size_t word = 0; 32 * word < logits_.size(); ++word) {
+      const uint32_t bits = word < limits.allowed.size() ? limits.allowed[word] : 0;
+      if (bits == ~uint32_t{0}) continue;
+      const size_t end = std::min(logits_.size(), 32 * word + 32);
+      for (size_t token = 32 * word; token < end; ++token) {
+        if ((bits >> (token % 32) & 1) == 0) logits_[token] = -INFINITY;
+      }
+    }
+  }
+  for (const int32_t token : limits.forbidden) logits_[static_cast<size_t>(token)] = -INFINITY;
 }
 
 void Sampler::ApplyPenalties() {
@@ -141,7 +145,7 @@ int32_t Sampler::Draw(int64_t position) {
     total = 0;
     for (const Candidate& candidate : candidates_) total += Weight(candidate);
   }
-  double rest = UniformAt(seed_, position) * total;
+  double rest = UniformAt(seed_, params_.choice, static_cast<uint64_t>(position)) * total;
   for (size_t i = 0; i + 1 < candidates_.size(); ++i) {
     SortTo(i + 1);
     rest -= Weight(candidates_[i]);
@@ -151,13 +155,18 @@ int32_t Sampler::Draw(int64_t position) {
   return candidates_.back().token;
 }
 
-Result<int32_t> Sampler::Sample(std::span<const float> logits, int64_t position) {
+Result<int32_t> Sampler::Sample(std::span<const float> logits, int64_t position, const TokenLimits& limits) {
   if (logits.size() != static_cast<size_t>(vocab_size_)) {
     return {StatusCode::kInvalidArgument, std::to_string(logits.size()) + " logits for a vocabulary of " + std::to_string(vocab_size_)};
   }
   OSCAR_TRY(CheckLogits(logits));
   std::copy(logits.begin(), logits.end(), logits_.begin());
+  for (const auto& [token, bias] : params_.logit_bias) logits_[static_cast<size_t>(token)] += bias;
+  ApplyLimits(limits);
   ApplyPenalties();
+  if (std::ranges::all_of(logits_, [](float logit) { return logit == -INFINITY; })) {
+    return {StatusCode::kNonFinite, "no token that may come has a finite logit"};
+  }
   if (params_.temperature == 0.0f || params_.top_k == 1) {
     return static_cast<int32_t>(std::max_element(logits_.begin(), logits_.end()) - logits_.begin());
   }
@@ -172,7 +181,8 @@ TokenScore ScoreToken(std::span<const float> logits, int32_t token, int n) {
   for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - best);
   const double log_sum = best + std::log(sum);
   const auto scored = [&](int32_t id) { return TokenProbability{id, logits[static_cast<size_t>(id)] - log_sum}; };
-  TokenScore score{scored(token), {}};
+  const float own = logits[static_cast<size_t>(token)];
+  TokenScore score{scored(token), 1 + static_cast<int>(std::ranges::count_if(logits, [own](float logit) { return logit > own; })), {}};
   const size_t count = std::min<size_t>(static_cast<size_t>(std::max(n, 0)), logits.size());
   if (count == 0) return score;
   std::vector<int32_t> ids(logits.size());

@@ -1,4 +1,4 @@
-// Sampler: one request's way from logits to a token. The draw depends on (seed, position) alone, never on the batch.
+// Sampler: one request's way from logits to a token. The draw depends on (seed, choice, position) alone, never on the batch.
 #pragma once
 
 #include <cstdint>
@@ -19,19 +19,26 @@ struct TokenProbability {
 // A token that came, and the most likely ones in its place.
 struct TokenScore {
   TokenProbability token;
+  int rank = 0;                       // 1: none is more likely
   std::vector<TokenProbability> top;  // most likely first; ties: lower id
+};
+
+// Which tokens may come, for reasons of form and not of taste.
+struct TokenLimits {
+  std::span<const uint32_t> allowed;    // bit t % 32 of word t / 32, tokens behind the end are not allowed; empty: all are
+  std::span<const int32_t> forbidden;
 };
 
 class Sampler {
  public:
-  // kInvalidArgument as ValidateSamplingParams.
+  // kInvalidArgument as ValidateSamplingParams, and for a logit bias of a token outside the vocabulary.
   static Result<Sampler> Create(const SamplingParams& params, int vocab_size);
   // Tokens that the penalties count; call for prompt tokens and for each token generated.
   void Accept(int32_t token, bool is_prompt);
-  // Order: penalties, temperature, top-k, top-p, min-p, draw. The repetition penalty counts prompt and output, the other two
-  // the output only. kNonFinite when a logit is NaN or +inf, or all are -inf. Ties go to the lower id. logits: [vocab_size],
-  // not changed; kInvalidArgument for another size.
-  Result<int32_t> Sample(std::span<const float> logits, int64_t position);
+  // Order: logit bias, limits, penalties, temperature, top-k, top-p, min-p, draw. The repetition penalty counts prompt and output,
+  // the other two the output only. kNonFinite when a logit is NaN or +inf, or none that may come is finite. Ties go to the lower id.
+  // logits: [vocab_size], not changed; kInvalidArgument for another size. `position`: of the token in the answer, from 0 on.
+  Result<int32_t> Sample(std::span<const float> logits, int64_t position, const TokenLimits& limits = {});
   uint64_t seed() const { return seed_; }  // the one in use, to be reported
 
  private:
@@ -44,6 +51,7 @@ class Sampler {
     int32_t token;
   };
   Sampler() = default;
+  void ApplyLimits(const TokenLimits& limits);
   void ApplyPenalties();
   double Weight(const Candidate& candidate) const;  // its probability up to a factor; 1 for the best
   void SelectCandidates();                          // fills candidates_ with what top-k leaves

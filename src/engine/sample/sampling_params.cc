@@ -31,6 +31,9 @@ Status ValidateSamplingParams(const SamplingParams& params) {
     return OutOfRange("frequency_penalty", params.frequency_penalty, "between -2 and 2");
   }
   if (params.penalty_tokens < 0) return OutOfRange("penalty_tokens", params.penalty_tokens, "0 (all) or positive");
+  for (const auto& [token, bias] : params.logit_bias) {
+    if (!(std::abs(bias) <= 100)) return OutOfRange("logit_bias", bias, "between -100 and 100");
+  }
   return {};
 }
 

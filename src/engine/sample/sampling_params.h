@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "oscar/result.h"
 
@@ -17,7 +19,9 @@ struct SamplingParams {
   float presence_penalty = 0.0f;   // [-2, 2], OpenAI
   float frequency_penalty = 0.0f;  // [-2, 2], OpenAI
   int penalty_tokens = 0;          // how many last tokens the penalties look at; 0: prompt and output, all of it
+  std::vector<std::pair<int32_t, float>> logit_bias;  // added to the logits of these tokens; [-100, 100]
   std::optional<uint64_t> seed;    // none: from the system
+  uint32_t choice = 0;             // of several answers with one seed
 };
 
 // kInvalidArgument naming the field and its range.

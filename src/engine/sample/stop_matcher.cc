@@ -16,7 +16,7 @@ size_t PartialMatch(std::string_view text, std::string_view stop) {
 
 }  // namespace
 
-StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
+StopMatcher::StopMatcher(std::vector<std::string> stops, bool include) : stops_(std::move(stops)), include_(include) {
   std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
 }
 
@@ -32,10 +32,11 @@ std::string StopMatcher::Push(std::string_view text) {
     if (end < first_end || (end == first_end && begin < first)) {
       first = begin;
       first_end = end;
+      matched_ = stop;
     }
   }
   stopped_ = first != std::string::npos;
-  const size_t shown = stopped_ ? first : held_.size() - keep;
+  const size_t shown = stopped_ ? (include_ ? first_end : first) : held_.size() - keep;
   std::string out = held_.substr(0, shown);
   held_.erase(0, stopped_ ? std::string::npos : shown);
   return out;

@@ -1,67 +1,111 @@
 // The answer to a completion call: events of its choices in, an OpenAI body or a stream of server-sent events out (serving.md 4, 5).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "src/engine/serve/cache_report.h"
 #include "src/engine/serve/completion_call.h"
 #include "src/engine/serve/http_server.h"
 #include "src/engine/serve/token_scores_json.h"
+#include "src/engine/text/chat/answer_parser.h"
 
 namespace oscar::engine {
 
 class CompletionAnswer {
  public:
+  using Clock = std::chrono::steady_clock;
+  // A stream of a request that waits begins after this time, and is not silent for longer than that.
+  static constexpr std::chrono::seconds kBeginAfter{10}, kPingAfter{15};
+
   // Who answers, and when: the members that all bodies and chunks repeat. created: seconds since 1970.
   struct Identity {
-    std::string id, model;
+    std::string id, model, fingerprint;
     int64_t created = 0;
   };
-  // fields: header fields of the answer, content type excluded. The tokenizer must outlive it.
-  CompletionAnswer(const CompletionCall& call, const Tokenizer& tokenizer, Identity identity, HttpFields fields,
-                   std::shared_ptr<HttpResponder> responder);
+  // Both must outlive the answer.
+  struct Model {
+    const Tokenizer& tokenizer;
+    const CacheReport& cache;
+  };
+  // fields: header fields of the answer, content type excluded.
+  CompletionAnswer(const CompletionCall& call, const Model& model, Identity identity, HttpFields fields, std::shared_ptr<HttpResponder> responder);
   // What the scheduler says of a choice. The first failure of any choice ends the answer: as an HTTP error while nothing was
   // sent, else as an error event.
   void Add(int choice, const GenerationEvent& event);
   // Ends the answer with an error, as above; later events are dropped.
   void Fail(const ApiError& error);
+  // To be called now and then: keeps a silent stream alive. False once the answer is complete.
+  bool Tick(Clock::time_point now);
 
  private:
+  struct Call {
+    std::string id, name, arguments;
+  };
   struct Choice {
-    explicit Choice(const Tokenizer& tokenizer) : scores(tokenizer) {}
-    std::string text;
-    std::vector<TokenScore> held_scores;  // of tokens whose text is held back (chat)
-    std::vector<TokenScore> chat_scores;  // of tokens whose text was given out (chat)
-    CompletionScores scores;              // text completions
-    size_t sent_scores = 0;               // how many of either were streamed
+    Choice(const CompletionCall& call, const Tokenizer& tokenizer, std::vector<int32_t> prompt_tokens);
+    const std::vector<int32_t> prompt;
+    AnswerParser parser;
+    std::string text, reasoning;
+    std::vector<Call> calls;
+    std::vector<int32_t> tokens;
+    size_t sent_tokens = 0;
+    std::vector<TokenScore> held_scores;    // of tokens whose text is held back (chat)
+    std::vector<TokenScore> chat_scores;    // of tokens whose text was given out (chat)
+    std::vector<TokenScore> prompt_scores;  // for prompt_logprobs
+    CompletionScores scores;                // text completions
+    size_t sent_scores = 0;                 // how many of either were streamed
     bool begun = false, ended = false;
     std::string finish_reason;
-    int prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;
+    std::optional<std::string> stop_string;
+    std::optional<int32_t> stop_token;
+    int cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
+    uint64_t seed = 0;
   };
   void FailLocked(const ApiError& error);
+  void BeginStream();
+  void Write(std::string text);
+  std::vector<AnswerPart> Take(Choice& choice, const GenerationEvent& event);
+  void Keep(Choice& choice, const std::vector<AnswerPart>& parts);
   void AddScores(Choice& choice, const GenerationEvent& event);
-  void AddToStream(int index, Choice& choice, const std::string& text);
+  void AddToStream(int index, Choice& choice, const std::vector<AnswerPart>& parts);
+  nlohmann::ordered_json Delta(const Choice& choice, const AnswerPart& part) const;
+  nlohmann::ordered_json CallJson(const Call& call, size_t index, bool in_stream) const;
+  nlohmann::ordered_json StopReason(const Choice& choice) const;
   // The scores of a choice that were not given out yet, or null when none are wanted.
   nlohmann::ordered_json NewScores(Choice& choice) const;
+  nlohmann::ordered_json PromptScores(const Choice& choice) const;
+  // Members of the choice, or of the body, that only some requests want.
+  void AddTokenIds(Choice& choice, nlohmann::ordered_json* to) const;
   void EndStream();
   void SendWhole();
+  nlohmann::ordered_json Frame(const char* chat_object) const;
   // One event of the stream with this choice, or with none when it is null.
-  std::string StreamEvent(const nlohmann::ordered_json& choice, const nlohmann::ordered_json& usage) const;
+  std::string StreamEvent(const nlohmann::ordered_json& choice, const nlohmann::ordered_json& usage, bool is_last = false);
+  // `oscar`: the state of the cache, how fast it was; null when neither is wanted (now).
+  nlohmann::ordered_json OwnReport(bool is_first, bool is_last);
   nlohmann::ordered_json Usage() const;
 
-  const bool chat_, stream_, include_usage_, scored_;
-  const std::vector<int32_t> echoed_;  // the prompt, with echo
+  const bool chat_, stream_, include_usage_, continuous_usage_, echo_, token_ids_, cache_report_, stats_report_;
+  const std::optional<int> scores_, prompt_scores_;
+  const int choices_per_prompt_;
   const Tokenizer& tokenizer_;
+  const CacheReport& cache_;
   const Identity identity_;
   const HttpFields fields_;
   std::mutex mutex_;
   std::shared_ptr<HttpResponder> responder_;  // null once the answer is complete
-  std::vector<Choice> choices_;
-  bool head_sent_ = false;
+  std::deque<Choice> choices_;
+  bool head_sent_ = false, event_sent_ = false;
+  const Clock::time_point created_ = Clock::now();
+  Clock::time_point first_token_, last_write_ = created_, last_cache_report_;
 };
 
 }  // namespace oscar::engine

@@ -10,22 +10,36 @@
 #include <vector>
 
 #include "src/engine/runtime/engine.h"
+#include "src/engine/serve/answer_grammar.h"
 #include "src/engine/serve/api_error.h"
 #include "src/engine/serve/scheduler.h"
+#include "src/engine/text/chat/answer_format.h"
 
 namespace oscar::engine {
 
-struct CompletionCall {
-  bool chat = false;
-  bool stream = false, include_usage = false;
-  bool echo = false;                          // the prompt before the answer (completions only)
-  int choices = 1;                            // n; each has its own seed
-  std::vector<std::string> ignored_fields;    // for x-oscar-ignored-fields
-  GenerationRequest request;                  // of choice 0
+// What calls are read against. All must outlive the reading.
+struct ServedModel {
+  const Engine& engine;
+  std::string id;              // the name under which it is served
+  int context = 0;
+  AnswerFormat format;
+  bool strict_fields = false;  // members that are not known are refused
 };
 
-// `model_id`: the name under which the model is served. Tokenises and renders: not for an HTTP thread.
-std::variant<CompletionCall, ApiError> ParseCompletionCall(bool chat, std::string_view body, const Engine& engine,
-                                                           const std::string& model_id, int context);
+struct CompletionCall {
+  bool chat = false;
+  bool stream = false, include_usage = false, continuous_usage = false;
+  bool echo = false;                          // the prompt before the answer (completions only)
+  bool token_ids = false;                     // beside the texts
+  bool cache_report = false, stats_report = false;
+  std::optional<int> scores, prompt_scores;   // how many of the likeliest tokens beside each of the answer, of the prompt
+  AnswerParser::Options parser;               // chat
+  int choices = 1;                            // n
+  std::vector<GenerationRequest> requests;    // choice k of prompt p is p n + k; each has its own number under the seed
+  std::vector<std::string> ignored_fields;    // for x-oscar-ignored-fields
+};
+
+// Tokenises, renders and compiles grammars: not for an HTTP thread.
+std::variant<CompletionCall, ApiError> ParseCompletionCall(bool chat, std::string_view body, const ServedModel& model, AnswerGrammars& grammars);
 
 }  // namespace oscar::engine

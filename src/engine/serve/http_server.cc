@@ -58,7 +58,7 @@ class Session : public std::enable_shared_from_this<Session> {
     asio::post(stream_.get_executor(), [self = shared_from_this(), status, fields = std::move(fields), body = std::move(body)]() mutable {
       if (self->gone_ || self->head_sent_) return;
       self->head_sent_ = true;
-      std::string head = self->Head(status, fields) + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n";
+      std::string head = self->Head(status, fields) + (status == 204 ? "" : "Content-Length: " + std::to_string(body.size()) + "\r\n") + "\r\n";
       if (self->request_method_ != "HEAD") head += body;
       self->Queue(std::move(head));
       self->Finish();

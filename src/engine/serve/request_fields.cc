@@ -11,6 +11,11 @@ namespace oscar::engine {
 
 using nlohmann::json;
 
+bool IsHarmlessName(const std::string& name) {
+  return !name.empty() && name.size() <= 64 &&
+         std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '-'; });
+}
+
 RequestFields::RequestFields(const json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
 const json* RequestFields::Find(const char* name) {
@@ -93,6 +98,20 @@ std::optional<std::vector<std::string>> RequestFields::Texts(const char* name, s
   return texts;
 }
 
+std::vector<int32_t> RequestFields::Tokens(const char* name, size_t most, int vocab_size) {
+  std::vector<int32_t> tokens;
+  const json* list = Array(name);
+  if (list == nullptr) return tokens;
+  for (const json& entry : *list) {
+    if (tokens.size() == most || !entry.is_number_integer() || entry < 0 || entry >= vocab_size) {
+      Fail(ApiError::Invalid("invalid_value", path_ + name, fmt::format("{}{}: at most {} token ids from 0 to {}", path_, name, most, vocab_size - 1)));
+      return {};
+    }
+    tokens.push_back(entry.get<int32_t>());
+  }
+  return tokens;
+}
+
 const json* RequestFields::Array(const char* name) {
   const json* value = Find(name);
   if (value == nullptr || value->is_array()) return value;
@@ -122,10 +141,7 @@ void RequestFields::Refuse(std::initializer_list<const char*> names) {
 std::vector<std::string> RequestFields::Unknown() const {
   std::vector<std::string> names;
   for (const auto& [name, value] : object_.items()) {
-    const bool harmless = !name.empty() && name.size() <= 64 && std::ranges::all_of(name, [](unsigned char c) {
-      return std::isalnum(c) || c == '_' || c == '.' || c == '-';
-    });
-    if (harmless && names.size() < 16 && !known_.contains(name)) names.push_back(name);
+    if (IsHarmlessName(name) && names.size() < 16 && !known_.contains(name)) names.push_back(name);
   }
   return names;
 }

@@ -13,6 +13,9 @@
 
 namespace oscar::engine {
 
+// Whether a name from outside may stand in a header field: 1 to 64 letters, digits, '_', '.' and '-'.
+bool IsHarmlessName(const std::string& name);
+
 class RequestFields {
  public:
   // The object must outlive it. `path` goes before names in errors ("stream_options.").
@@ -26,6 +29,8 @@ class RequestFields {
   std::optional<std::string> Text(const char* name);
   // A text or a list of texts.
   std::optional<std::vector<std::string>> Texts(const char* name, size_t most, size_t most_bytes);
+  // Token ids below vocab_size; an empty list when absent.
+  std::vector<int32_t> Tokens(const char* name, size_t most, int vocab_size);
   const nlohmann::json* Array(const char* name);
   const nlohmann::json* Object(const char* name);
   // Any value but null.

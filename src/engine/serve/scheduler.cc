@@ -321,7 +321,7 @@ void Scheduler::TakeLogits(Active& active, std::span<const float> logits) {
     active.finish = FinishReason::kLength;
     return active.Emit(std::move(event));
   }
-  const auto next = active.answer.Next(logits, static_cast<int64_t>(active.tokens.size()));
+  const auto next = active.answer.Next(logits);
   if (!next.ok()) {
     active.error = next.status();
     return active.Emit({});
@@ -332,6 +332,8 @@ void Scheduler::TakeLogits(Active& active, std::span<const float> logits) {
   ++active.completion_tokens;
   active.next_token = next->token;
   active.finish = next->finish;
+  event.stop_string = next->stop_string;
+  event.stop_token = next->stop_token;
   active.Emit(std::move(event));
 }
 

@@ -45,6 +45,8 @@ struct GenerationEvent {
   std::vector<TokenScore> scores;        // of `tokens`, if asked for
   std::vector<TokenScore> prompt_scores; // of the prompt's tokens from the second on, once, with the first event
   std::optional<FinishReason> finish;    // set in the last event, unless it failed
+  std::string stop_string;               // of kStopString
+  bool stop_token = false;               // kEndToken by one of the request's stop tokens
   Status error;                          // not OK: it failed, nothing follows
   int prompt_tokens = 0, cached_tokens = 0, completion_tokens = 0;  // so far
   uint64_t seed = 0;

@@ -5,8 +5,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <cctype>
-#include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <thread>
 #include <utility>
@@ -14,8 +14,13 @@
 
 #include "oscar/version.h"
 #include "src/base/status_macros.h"
+#include "src/base/digest.h"
+#include "src/engine/serve/answer_ticker.h"
+#include "src/engine/serve/auth.h"
+#include "src/engine/serve/chat_page.h"
 #include "src/engine/serve/completion_answer.h"
 #include "src/engine/serve/completion_call.h"
+#include "src/engine/serve/embedded_files.h"
 #include "src/engine/serve/token_routes.h"
 
 namespace oscar::engine {
@@ -24,31 +29,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr double kStalledSeconds = 60;
-
-base::Sha256Digest KeyDigest(std::string_view key) {
-  base::Sha256 hash;
-  hash.Update(key);
-  return hash.Finish();
-}
-
-Result<std::vector<base::Sha256Digest>> ReadKeys(const std::filesystem::path& path) {
-  std::vector<base::Sha256Digest> keys;
-  if (path.empty()) return keys;
-  std::ifstream file(path);
-  if (!file) return Status(StatusCode::kNotFound, "--api-key-file " + path.string() + ": cannot be read");
-  for (std::string line; std::getline(file, line);) {
-    while (!line.empty() && std::isspace(static_cast<unsigned char>(line.back()))) line.pop_back();
-    if (line.empty() || line[0] == '#') continue;
-    if (line.find_first_of(" \t") != std::string::npos) {
-      return Status(StatusCode::kInvalidArgument, "--api-key-file " + path.string() + ": one key per line, without spaces");
-    }
-    keys.push_back(KeyDigest(line));
-  }
-  if (keys.empty()) return Status(StatusCode::kInvalidArgument, "--api-key-file " + path.string() + ": holds no key");
-  return keys;
-}
-
-bool IsLoopback(std::string_view host) { return host == "localhost" || host == "127.0.0.1" || host == "::1" || host == "[::1]"; }
 
 std::string RandomId() {
   static thread_local std::mt19937_64 rng{std::random_device{}()};
@@ -59,8 +39,8 @@ std::string RandomId() {
 
 class ServerImpl final : public Server {
  public:
-  ServerImpl(Engine& engine, std::string model_id, const ServerOptions& options, std::vector<base::Sha256Digest> keys)
-      : engine_(engine), model_id_(std::move(model_id)), options_(options), keys_(std::move(keys)), workers_(2) {}
+  ServerImpl(Engine& engine, std::string model_id, const ServerOptions& options, KeyRing keys)
+      : engine_(engine), model_id_(std::move(model_id)), options_(options), keys_(std::move(keys)), grammars_(engine.tokenizer()), workers_(2) {}
   ~ServerImpl() override {
     // First those who call the scheduler, then the scheduler, whose last events go to connections that nobody serves any more.
     if (http_ != nullptr) http_->Stop();
@@ -70,6 +50,18 @@ class ServerImpl final : public Server {
 
   Status Run(const KvSetup& setup) {
     OSCAR_ASSIGN_OR_RETURN(scheduler_, Scheduler::Start(engine_, setup, options_.scheduler));
+    OSCAR_ASSIGN_OR_RETURN(const std::string chat_template, engine_.model().metadata().StringOr("tokenizer.chat_template", ""));
+    served_.emplace(ServedModel{engine_, model_id_, scheduler_->context(), DetectAnswerFormat(chat_template), options_.strict_fields});
+    const KvWindows windows = engine_.WindowsOf(setup);
+    KvCacheConfig config;
+    config.shape = engine_.model().config().kv;
+    config.sink = windows.sink;
+    config.recent = windows.recent;
+    cache_report_.emplace(scheduler_->method(), config, scheduler_->snapshot().kv);
+    base::Sha256 hash;
+    hash.Update(std::string(kVersion) + "\n" + engine_.identity().fingerprint + "\n" + setup.method.name() + "\n" + std::to_string(windows.sink) + " " +
+                std::to_string(windows.recent));
+    fingerprint_ = "fp_" + base::HexFromDigest(hash.Finish()).substr(0, 12);
     OSCAR_ASSIGN_OR_RETURN(http_, HttpServer::Start(
         options_.http, [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) { Handle(std::move(request), std::move(responder)); },
         [](int status, std::string_view reason) { return FromHttpStatus(status, reason).Body(); }));
@@ -111,37 +103,26 @@ class ServerImpl final : public Server {
     if (!keys_.empty() || !IsLoopback(options_.http.address)) return true;
     const std::string* host = request.Find("host");
     if (host == nullptr) return false;
-    const size_t colon = host->ends_with(']') ? std::string::npos : host->rfind(':');
-    return IsLoopback(host->substr(0, colon));
-  }
-
-  bool KeyAllowed(const HttpRequest& request) const {
-    if (keys_.empty()) return true;
-    std::string key;
-    if (const std::string* given = request.Find("authorization"); given != nullptr && given->starts_with("Bearer ")) {
-      key = given->substr(7);
-    } else if (const std::string* api_key = request.Find("x-api-key")) {
-      key = *api_key;
-    }
-    const base::Sha256Digest digest = KeyDigest(key);
-    bool found = false;
-    for (const base::Sha256Digest& known : keys_) {
-      uint8_t difference = 0;  // compared in full whatever the bytes, so that time tells nothing
-      for (size_t i = 0; i < digest.size(); ++i) difference |= static_cast<uint8_t>(digest[i] ^ known[i]);
-      found |= difference == 0;
-    }
-    return found;
+    const std::string name(HostOf(*host));
+    return IsLoopback(name) || std::ranges::find(options_.allowed_hosts, name) != options_.allowed_hosts.end();
   }
 
   void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
     HttpFields fields = BaseFields(request);
+    for (auto& field : OriginFields(request, options_.cors_origins)) fields.push_back(std::move(field));
     const std::string path = request.target.substr(0, request.target.find('?'));
     if (!HostAllowed(request)) {
       return SendError(*responder, std::move(fields), {403, "permission_error", "host_not_allowed", "", "this server answers to loopback names only", {}});
     }
+    if (request.method == "OPTIONS") {
+      for (auto& field : PreflightFields(request, options_.cors_origins)) fields.push_back(std::move(field));
+      return responder->Send(204, std::move(fields), "");
+    }
     const bool get = request.method == "GET" || request.method == "HEAD";
+    if (path == "/") return get ? Page(*responder, fields) : WrongMethod(*responder, fields, "GET");
+    if (path == "/favicon.ico") return get ? responder->Send(204, std::move(fields), "") : WrongMethod(*responder, fields, "GET");
     if (path == "/health" || path == "/ready" || path == "/live") return get ? Health(*responder, fields, path) : WrongMethod(*responder, fields, "GET");
-    if (!KeyAllowed(request)) {
+    if (!keys_.empty() && keys_.Find(request) == nullptr) {
       fields.emplace_back("WWW-Authenticate", "Bearer");
       return SendError(*responder, std::move(fields), {401, "authentication_error", "invalid_api_key", "", "the API key is missing or wrong", {}});
     }
@@ -157,16 +138,34 @@ class ServerImpl final : public Server {
       });
       return;
     }
-    if (path == "/tokenizer_info") {
-      if (!get) return WrongMethod(*responder, fields, "GET");
-      return SendJson(*responder, 200, std::move(fields), TokenizerInfoBody(engine_, scheduler_->context()));
-    }
-    if (path == "/version" || path == "/v1/models" || path.starts_with("/v1/models/")) {
-      if (!get) return WrongMethod(*responder, fields, "GET");
-      if (path == "/version") return SendJson(*responder, 200, std::move(fields), JsonText({{"version", kVersion}}));
-      return Models(*responder, std::move(fields), path);
-    }
+    if (Describes(path)) return get ? Describe(*responder, fields, path) : WrongMethod(*responder, fields, "GET");
     SendError(*responder, std::move(fields), FromHttpStatus(404, "no route " + Quoted(path)));
+  }
+
+  // Routes that say what is served.
+  static bool Describes(const std::string& path) {
+    return path == "/tokenizer_info" || path == "/version" || path == "/model_info" || path == "/openapi.json" || path == "/v1/models" ||
+           path.starts_with("/v1/models/");
+  }
+  void Describe(HttpResponder& responder, HttpFields fields, const std::string& path) {
+    std::string body;
+    if (path == "/tokenizer_info") {
+      body = TokenizerInfoBody(engine_, scheduler_->context());
+    } else if (path == "/version") {
+      body = JsonText({{"version", kVersion}});
+    } else if (path == "/model_info") {
+      body = JsonText({{"model_path", model_id_}, {"tokenizer_path", model_id_}, {"is_generation", true}, {"max_model_len", scheduler_->context()}});
+    } else if (path == "/openapi.json") {
+      body = std::string(OpenApiDescription());
+    } else {
+      return Models(responder, std::move(fields), path);
+    }
+    SendJson(responder, 200, std::move(fields), std::move(body));
+  }
+
+  void Page(HttpResponder& responder, HttpFields fields) {
+    for (auto& field : page_fields_) fields.push_back(field);
+    responder.Send(200, std::move(fields), std::string(ChatPage()));
   }
 
   static void WrongMethod(HttpResponder& responder, HttpFields fields, const char* allowed) {
@@ -185,7 +184,8 @@ class ServerImpl final : public Server {
 
   void Models(HttpResponder& responder, HttpFields fields, const std::string& path) {
     const ordered_json model = {{"id", model_id_}, {"object", "model"}, {"created", started_}, {"owned_by", "oscar"},
-                                {"max_model_len", scheduler_->context()}, {"root", model_id_}, {"parent", nullptr}};
+                                {"max_model_len", scheduler_->context()}, {"root", model_id_}, {"parent", nullptr},
+                                {"kv_method", scheduler_->method().name()}};
     if (path == "/v1/models") {
       return SendJson(responder, 200, std::move(fields), JsonText({{"object", "list"}, {"data", ordered_json::array({model})}}));
     }
@@ -195,7 +195,7 @@ class ServerImpl final : public Server {
 
   // On a worker thread, as Complete: parsing, template and tokens take milliseconds.
   void Tokens(const std::string& path, const HttpRequest& request, HttpFields fields, HttpResponder& responder) {
-    const auto answer = path.ends_with("/tokenize") ? TokenizeBody(request.body, engine_, scheduler_->context()) : DetokenizeBody(request.body, engine_);
+    const auto answer = path.ends_with("/tokenize") ? TokenizeBody(request.body, *served_) : DetokenizeBody(request.body, engine_);
     if (const auto* error = std::get_if<ApiError>(&answer)) return SendError(responder, std::move(fields), *error);
     SendJson(responder, 200, std::move(fields), std::get<std::string>(answer));
   }
@@ -205,7 +205,7 @@ class ServerImpl final : public Server {
       fields.emplace_back("retry-after", "5");
       return SendError(*responder, std::move(fields), {503, "service_unavailable_error", "draining", "", "the server is shutting down", {}});
     }
-    auto parsed = ParseCompletionCall(chat, request.body, engine_, model_id_, scheduler_->context());
+    auto parsed = ParseCompletionCall(chat, request.body, *served_, grammars_);
     if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(*responder, std::move(fields), *error);
     auto& call = std::get<CompletionCall>(parsed);
     if (!call.ignored_fields.empty()) {
@@ -215,15 +215,12 @@ class ServerImpl final : public Server {
     }
     const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
     const auto answer = std::make_shared<CompletionAnswer>(
-        call, engine_.tokenizer(), CompletionAnswer::Identity{(chat ? "chatcmpl-" : "cmpl-") + RandomId(), model_id_, now}, std::move(fields),
-        responder);
-    SamplingParams& sampling = call.request.answer.sampling;
-    if (!sampling.seed) sampling.seed = std::random_device{}();
+        call, CompletionAnswer::Model{engine_.tokenizer(), *cache_report_},
+        CompletionAnswer::Identity{(chat ? "chatcmpl-" : "cmpl-") + RandomId(), model_id_, fingerprint_, now}, std::move(fields), responder);
+    if (call.stream) ticker_.Add(answer);
     const auto ids = std::make_shared<std::vector<uint64_t>>();
-    for (int choice = 0; choice < call.choices; ++choice) {
-      GenerationRequest one = call.request;
-      one.answer.sampling.seed = *sampling.seed + static_cast<uint64_t>(choice);
-      const auto id = scheduler_->Submit(std::move(one), [answer, choice](const GenerationEvent& event) { answer->Add(choice, event); });
+    for (size_t choice = 0; choice < call.requests.size(); ++choice) {
+      const auto id = scheduler_->Submit(std::move(call.requests[choice]), [answer, choice](const GenerationEvent& event) { answer->Add(static_cast<int>(choice), event); });
       if (!id.ok()) {
         answer->Fail(FromStatus(id.status()));
         for (const uint64_t submitted : *ids) scheduler_->Cancel(submitted);
@@ -239,10 +236,16 @@ class ServerImpl final : public Server {
   Engine& engine_;
   const std::string model_id_;
   const ServerOptions options_;
-  const std::vector<base::Sha256Digest> keys_;
+  const KeyRing keys_;
+  const HttpFields page_fields_ = PageFields(ChatPage());
   const int64_t started_ = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   std::atomic<bool> draining_ = false;
   std::unique_ptr<Scheduler> scheduler_;
+  std::optional<ServedModel> served_;
+  std::optional<CacheReport> cache_report_;
+  std::string fingerprint_;
+  AnswerGrammars grammars_;
+  AnswerTicker ticker_;
   boost::asio::thread_pool workers_;
   std::unique_ptr<HttpServer> http_;
 };
@@ -250,7 +253,8 @@ class ServerImpl final : public Server {
 }  // namespace
 
 Result<std::unique_ptr<Server>> Server::Start(Engine& engine, const KvSetup& setup, const ServerOptions& options) {
-  OSCAR_ASSIGN_OR_RETURN(std::vector<base::Sha256Digest> keys, ReadKeys(options.api_key_file));
+  OSCAR_ASSIGN_OR_RETURN(KeyRing keys, KeyRing::Read(options.api_key_file));
+  if (!options.api_key.empty()) keys.Add(options.api_key);
   if (keys.empty() && !IsLoopback(options.http.address) && !options.insecure_open) {
     return Status(StatusCode::kFailedPrecondition, "--host " + options.http.address +
                                                        " can be reached by others: give --api-key-file, or --insecure-open to serve without keys");

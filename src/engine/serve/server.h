@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "oscar/result.h"
-#include "src/base/digest.h"
 #include "src/engine/runtime/engine.h"
 #include "src/engine/serve/http_server.h"
 #include "src/engine/serve/scheduler.h"
@@ -19,7 +18,10 @@ struct ServerOptions {
   HttpOptions http;
   SchedulerOptions scheduler;
   std::string model_id;                 // name under which the model is served; empty: its file's stem
-  std::filesystem::path api_key_file;   // one key per line; empty: no keys
+  std::filesystem::path api_key_file;   // one key per line (auth.h); empty: none
+  std::string api_key;                  // one more key, an admin's; empty: none
+  std::vector<std::string> cors_origins, allowed_hosts;  // origins of other sites' pages that may ask; names besides loopback's
+  bool strict_fields = false;           // refuse request members that are not known
   bool insecure_open = false;           // allow an address that others reach without keys
 };
 

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "src/engine/serve/chat_prompt.h"
 #include "src/engine/serve/request_fields.h"
 #include "src/engine/serve/token_scores_json.h"
 #include "src/io/json_file.h"
@@ -15,22 +16,35 @@ using nlohmann::ordered_json;
 
 }  // namespace
 
-std::variant<std::string, ApiError> TokenizeBody(std::string_view body, const Engine& engine, int context) {
+std::variant<std::string, ApiError> TokenizeBody(std::string_view body, const ServedModel& model) {
+  const Tokenizer& tokenizer = model.engine.tokenizer();
   const auto parsed = io::ParseJson(body);
   if (!parsed.ok() || !parsed->is_object()) return ApiError::Invalid("invalid_json", "", "the body must be a JSON object");
   RequestFields fields(*parsed);
   const auto prompt = fields.Text("prompt");
-  const bool special = fields.Bool("add_special_tokens").value_or(true), strings = fields.Bool("return_token_strs").value_or(false);
+  const bool is_chat = fields.Array("messages") != nullptr;
+  const auto special = fields.Bool("add_special_tokens");
+  const bool strings = fields.Bool("return_token_strs").value_or(false);
   fields.Ignore({"model"});
-  fields.Refuse({"messages"});
-  if (fields.ok() && !prompt) fields.Fail(ApiError::Invalid("missing_required_parameter", "prompt", "prompt: is required"));
+  if (fields.ok() && is_chat == prompt.has_value()) {
+    fields.Fail(ApiError::Invalid("missing_required_parameter", "prompt", "prompt: is required, or messages instead of it"));
+  }
+  std::vector<int32_t> tokens;
+  if (is_chat) {
+    const ordered_json ordered = ordered_json::parse(body);
+    if (special.value_or(false)) fields.Refuse({"add_special_tokens"});  // the template writes them
+    const ToolUse tools = ReadTools(fields, ordered);
+    tokens = ReadChatPrompt(fields, ordered, model.engine, model.format, tools).tokens;
+  } else if (fields.ok()) {
+    auto encoded = tokenizer.Encode(*prompt, {.add_special = special.value_or(true), .parse_special = false});
+    if (!encoded.ok()) return FromStatus(encoded.status());
+    tokens = *std::move(encoded);
+  }
   if (!fields.ok()) return fields.error();
-  const auto tokens = engine.tokenizer().Encode(*prompt, {.add_special = special, .parse_special = false});
-  if (!tokens.ok()) return FromStatus(tokens.status());
-  ordered_json answer = {{"count", tokens->size()}, {"max_model_len", context}, {"tokens", *tokens}, {"token_strs", nullptr}};
+  ordered_json answer = {{"count", tokens.size()}, {"max_model_len", model.context}, {"tokens", tokens}, {"token_strs", nullptr}};
   if (strings) {
     answer["token_strs"] = ordered_json::array();
-    for (const int32_t token : *tokens) answer["token_strs"].push_back(TokenText(engine.tokenizer(), token));
+    for (const int32_t token : tokens) answer["token_strs"].push_back(TokenText(tokenizer, token));
   }
   return JsonText(answer);
 }

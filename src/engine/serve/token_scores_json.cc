@@ -1,5 +1,6 @@
 #include "src/engine/serve/token_scores_json.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -11,19 +12,18 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// JSON has no infinity; the API prints it so.
-double Printable(double log_probability) { return std::isfinite(log_probability) ? log_probability : -9999.0; }
-
 bool IsText(const std::string& bytes) { return ValidUtf8Prefix(bytes) == bytes.size(); }
 
 ordered_json ChatEntry(const Tokenizer& tokenizer, const TokenProbability& scored) {
   const std::string bytes = tokenizer.TokenBytes(scored.token, /*render_special=*/true);
   ordered_json numbers = ordered_json::array();
   for (const char byte : bytes) numbers.push_back(static_cast<uint8_t>(byte));
-  return {{"token", TokenText(tokenizer, scored.token)}, {"logprob", Printable(scored.log_probability)}, {"bytes", std::move(numbers)}};
+  return {{"token", TokenText(tokenizer, scored.token)}, {"logprob", PrintableScore(scored.log_probability)}, {"bytes", std::move(numbers)}};
 }
 
 }  // namespace
+
+double PrintableScore(double log_probability) { return std::isfinite(log_probability) ? log_probability : -9999.0; }
 
 std::string TokenText(const Tokenizer& tokenizer, int32_t token) {
   const std::string bytes = tokenizer.TokenBytes(token, /*render_special=*/true);
@@ -37,12 +37,12 @@ std::string TokenText(const Tokenizer& tokenizer, int32_t token) {
   return text;
 }
 
-ordered_json ChatScores(const Tokenizer& tokenizer, std::span<const TokenScore> scores) {
+ordered_json ChatScores(const Tokenizer& tokenizer, std::span<const TokenScore> scores, int top) {
   ordered_json content = ordered_json::array();
   for (const TokenScore& score : scores) {
     ordered_json entry = ChatEntry(tokenizer, score.token);
     entry["top_logprobs"] = ordered_json::array();
-    for (const TokenProbability& other : score.top) entry["top_logprobs"].push_back(ChatEntry(tokenizer, other));
+    for (const TokenProbability& other : std::span(score.top).first(std::min(score.top.size(), static_cast<size_t>(top)))) entry["top_logprobs"].push_back(ChatEntry(tokenizer, other));
     content.push_back(std::move(entry));
   }
   return content;
@@ -70,14 +70,14 @@ ordered_json CompletionScores::Arrays(size_t first) const {
       top.push_back(nullptr);
       continue;
     }
-    own.push_back(Printable(entry.score.token.log_probability));
+    own.push_back(PrintableScore(entry.score.token.log_probability));
     ordered_json best = ordered_json::object();
     const auto add = [&](const TokenProbability& scored) {
       // Of two tokens with the same text the likelier one stays.
       const std::string text = TokenText(tokenizer_, scored.token);
-      if (!best.contains(text)) best[text] = Printable(scored.log_probability);
+      if (!best.contains(text)) best[text] = PrintableScore(scored.log_probability);
     };
-    for (const TokenProbability& scored : entry.score.top) add(scored);
+    for (const TokenProbability& scored : std::span(entry.score.top).first(std::min(entry.score.top.size(), top_))) add(scored);
     add(entry.score.token);
     top.push_back(std::move(best));
   }

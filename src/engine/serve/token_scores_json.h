@@ -15,13 +15,17 @@ namespace oscar::engine {
 // A token as text: its own bytes, or "bytes:\xNN..." when they are not UTF-8.
 std::string TokenText(const Tokenizer& tokenizer, int32_t token);
 
-// Entries of logprobs.content of a chat answer: token, logprob, bytes, top_logprobs.
-nlohmann::ordered_json ChatScores(const Tokenizer& tokenizer, std::span<const TokenScore> scores);
+// A log-probability for JSON, which has no infinity: -9999 instead.
+double PrintableScore(double log_probability);
+
+// Entries of logprobs.content of a chat answer: token, logprob, bytes, and `top` of the likeliest as top_logprobs.
+nlohmann::ordered_json ChatScores(const Tokenizer& tokenizer, std::span<const TokenScore> scores, int top);
 
 // The four arrays of a text completion, grown as the tokens come. Offsets count Unicode code points.
 class CompletionScores {
  public:
-  explicit CompletionScores(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  // top: how many of the likeliest tokens stand beside each.
+  CompletionScores(const Tokenizer& tokenizer, int top) : tokenizer_(tokenizer), top_(static_cast<size_t>(top)) {}
   // A token that nothing is known of: the first one of a prompt.
   void AddUnscored(int32_t token);
   void Add(const TokenScore& score);
@@ -37,6 +41,7 @@ class CompletionScores {
     size_t offset;
   };
   const Tokenizer& tokenizer_;
+  const size_t top_;
   std::vector<Entry> entries_;
   size_t offset_ = 0;
 };

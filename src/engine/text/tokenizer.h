@@ -19,6 +19,8 @@ struct EncodeOptions {
   bool add_special = true;
   // "<|im_start|>" in the text becomes the control token; off for untrusted text.
   bool parse_special = false;
+  // Not empty: this text is taken away. It stands where somebody's words would otherwise read as a control token (guard_special.h).
+  std::string_view guard = {};
 };
 
 class Tokenizer {
@@ -51,6 +53,8 @@ class Tokenizer {
   virtual bool IsEndOfGeneration(int32_t id) const = 0;
   // The id of a control token by its text ("<|im_end|>"), or -1.
   virtual int32_t FindControl(std::string_view text) const = 0;
+  // Where the next text of a control token begins, from byte `from` on; npos when there is none.
+  virtual size_t NextControl(std::string_view text, size_t from) const = 0;
 };
 
 }  // namespace oscar::engine

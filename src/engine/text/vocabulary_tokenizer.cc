@@ -11,6 +11,14 @@ namespace {
 // Symbols are indexed by int32 and SentencePiece spells a space with three bytes.
 constexpr size_t kMaxTextBytes = size_t{1} << 28;
 
+// `text` without `guard`, in `storage` if that is not `text` itself.
+std::string_view WithoutGuard(std::string_view text, std::string_view guard, std::string* storage) {
+  if (guard.empty() || text.find(guard) == std::string_view::npos) return text;
+  storage->assign(text);
+  for (size_t at = storage->find(guard); at != std::string::npos; at = storage->find(guard, at)) storage->erase(at, guard.size());
+  return *storage;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> Tokenizer::Create(const io::GgufMetadata& metadata) {
@@ -38,11 +46,13 @@ Result<std::vector<int32_t>> VocabularyTokenizer::Encode(std::string_view text,
   }
   try {
     std::vector<int32_t> ids;
+    std::string unguarded;
     if (options.add_special && vocabulary_.adds_bos()) ids.push_back(vocabulary_.bos_id());
     for (size_t done = 0; done < text.size();) {
       const SpecialTokens::Match match = special_tokens_.Find(text, done, options.parse_special);
       const size_t plain_end = match.size > 0 ? match.begin : text.size();
-      if (plain_end > done) OSCAR_TRY(EncodePlain(text.substr(done, plain_end - done), &ids));
+      const std::string_view plain = WithoutGuard(text.substr(done, plain_end - done), options.guard, &unguarded);
+      if (!plain.empty()) OSCAR_TRY(EncodePlain(plain, &ids));
       if (match.size > 0) ids.push_back(match.id);
       done = plain_end + match.size;
     }
@@ -70,6 +80,15 @@ std::string VocabularyTokenizer::Decode(std::span<const int32_t> ids, bool rende
 bool VocabularyTokenizer::IsControl(int32_t id) const {
   OSCAR_CHECK(id >= 0 && id < vocabulary_.size());
   return vocabulary_.IsControl(id);
+}
+
+size_t VocabularyTokenizer::NextControl(std::string_view text, size_t from) const {
+  for (;;) {
+    const SpecialTokens::Match match = special_tokens_.Find(text, from, /*with_control=*/true);
+    if (match.size == 0) return std::string_view::npos;
+    if (vocabulary_.IsControl(match.id)) return match.begin;
+    from = match.begin + match.size;
+  }
 }
 
 int32_t VocabularyTokenizer::FindControl(std::string_view text) const {

@@ -29,6 +29,7 @@ class VocabularyTokenizer : public Tokenizer {
   bool IsControl(int32_t id) const final;
   bool IsEndOfGeneration(int32_t id) const final { return vocabulary_.IsEndOfGeneration(id); }
   int32_t FindControl(std::string_view text) const final;
+  size_t NextControl(std::string_view text, size_t from) const final;
 
  protected:
   // `strips_first_space`: encoding puts a space in front of the text, so decoding takes one away.

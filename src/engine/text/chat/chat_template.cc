@@ -59,7 +59,8 @@ Result<Value> MessageValue(const ChatMessage& message, size_t index) {
     entries.emplace_back(TextValue("tool_calls"), std::move(calls));
   }
   for (const auto& [name, text] :
-       {std::pair{"tool_call_id", &message.tool_call_id}, std::pair{"name", &message.name}}) {
+       {std::pair{"tool_call_id", &message.tool_call_id}, std::pair{"name", &message.name},
+        std::pair{"reasoning_content", &message.reasoning_content}}) {
     if (text->empty()) continue;
     OSCAR_ASSIGN_OR_RETURN(Value value, CheckedText(*text, where + name));
     entries.emplace_back(TextValue(name), std::move(value));

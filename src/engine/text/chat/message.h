@@ -14,6 +14,7 @@ struct ChatMessage {
   std::string tool_calls_json;  // JSON array as in OpenAI's API, or empty
   std::string tool_call_id;     // for role "tool"
   std::string name;
+  std::string reasoning_content;  // of an assistant's turn; templates that show it read it
 };
 
 struct ChatRequest {

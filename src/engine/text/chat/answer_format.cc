@@ -1,0 +1,85 @@
+#include "src/engine/text/chat/answer_format.h"
+
+#include <nlohmann/json.hpp>
+
+namespace oscar::engine {
+namespace {
+
+using json = nlohmann::ordered_json;
+
+bool Has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+
+}  // namespace
+
+AnswerFormat DetectAnswerFormat(std::string_view source) {
+  AnswerFormat format;
+  format.reasoning = Has(source, "<think>");
+  format.template_has_tools = Has(source, "tools");
+  if (!format.template_has_tools) return format;
+  if (Has(source, "<function=") || Has(source, "<arg_key>") || Has(source, "[TOOL_CALLS]")) {
+    format.tools = ToolFormat::kUnknown;
+  } else if (Has(source, "<tool_call>")) {
+    format.tools = ToolFormat::kHermes;
+  } else if (Has(source, "\"parameters\"") && Has(source, "ipython")) {
+    format.tools = ToolFormat::kLlama3;
+  } else {
+    format.tools = ToolFormat::kUnknown;
+  }
+  return format;
+}
+
+bool OpensReasoning(std::string_view prompt) {
+  const size_t end = prompt.find_last_not_of(" \n");
+  return end != std::string_view::npos && prompt.substr(0, end + 1).ends_with("<think>");
+}
+
+void DescribeTools(ChatRequest* request) {
+  if (!request->tools_json.empty()) {
+    std::string text =
+        "You may call functions to help with the user's query. The functions, as JSON within <tools></tools>:\n<tools>\n";
+    for (const json& tool : json::parse(request->tools_json)) text += tool.dump() + "\n";
+    text +=
+        "</tools>\n\nFor a call, answer with a JSON object of the function's name and arguments within <tool_call></tool_call>:\n"
+        "<tool_call>\n{\"name\": <function-name>, \"arguments\": <arguments-object>}\n</tool_call>";
+    request->tools_json.clear();
+    if (!request->messages.empty() && request->messages[0].role == "system") {
+      request->messages[0].content += "\n\n" + text;
+    } else {
+      request->messages.insert(request->messages.begin(), {"system", text, "", "", "", ""});
+    }
+  }
+  for (ChatMessage& message : request->messages) {
+    if (!message.tool_calls_json.empty()) {
+      for (const json& call : json::parse(message.tool_calls_json)) {
+        const json told = {{"name", call["function"]["name"]}, {"arguments", call["function"]["arguments"]}};
+        message.content += (message.content.empty() ? "" : "\n") + std::string("<tool_call>\n") + told.dump() + "\n</tool_call>";
+      }
+      message.tool_calls_json.clear();
+    }
+    if (message.role == "tool") {
+      message.role = "user";
+      message.content = "<tool_response>\n" + message.content + "\n</tool_response>";
+      message.tool_call_id.clear();
+    }
+  }
+}
+
+Result<std::string> CallsForTemplate(const json& calls) {
+  json told = json::array();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const auto wrong = [i](const char* what) { return Status(StatusCode::kInvalidArgument, "tool_calls[" + std::to_string(i) + "]" + what); };
+    json call = calls[i];
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) return wrong(".function: is required");
+    json& function = call["function"];
+    if (!function.contains("name") || !function["name"].is_string()) return wrong(".function.name: must be a string");
+    if (!function.contains("arguments")) return wrong(".function.arguments: is required");
+    if (function["arguments"].is_string()) {
+      json arguments = json::parse(function["arguments"].get<std::string>(), nullptr, /*allow_exceptions=*/false);
+      if (arguments.is_object()) function["arguments"] = std::move(arguments);
+    }
+    told.push_back(std::move(call));
+  }
+  return told.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace oscar::engine

@@ -1,0 +1,57 @@
+// AnswerParser: an answer's text, as it comes, into content, reasoning and tool calls. Linear in the text; however it is cut into pieces, the
+// same parts come out. What is no call, or only the beginning of one, is content: nothing is lost.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "src/engine/text/chat/answer_format.h"
+
+namespace oscar::engine {
+
+struct AnswerPart {
+  enum class Kind { kContent, kReasoning, kCall, kArguments };
+  Kind kind = Kind::kContent;
+  std::string text;  // kCall: the name of the function; kArguments: more of its JSON text
+  int call = 0;      // of the last two: which one, from 0 on
+};
+
+class AnswerParser {
+ public:
+  struct Options {
+    bool tools = false;             // look for calls, in the notation of `format`
+    ToolFormat format = ToolFormat::kHermes;
+    bool reasoning = false;         // the answer may begin with <think>
+    bool reasoning_open = false;    // the prompt has written <think> already
+  };
+  explicit AnswerParser(const Options& options);
+
+  std::vector<AnswerPart> Push(std::string_view text);
+  std::vector<AnswerPart> Finish();
+  bool in_reasoning() const { return state_ == State::kReasoning; }
+  int num_calls() const { return num_complete_; }  // complete ones
+  bool found_bad_call() const { return bad_call_; }
+
+ private:
+  enum class State { kStart, kReasoning, kBehindReasoning, kText, kHead, kArguments, kTail };
+  // One transition; false when more text is needed.
+  bool Step(std::vector<AnswerPart>* parts);
+  bool StepStart();
+  bool StepText(std::vector<AnswerPart>* parts);
+  bool StepHead(std::vector<AnswerPart>* parts);
+  bool StepArguments(std::vector<AnswerPart>* parts);
+  bool StepTail();
+  void Add(AnswerPart::Kind kind, std::string text, std::vector<AnswerPart>* parts);
+
+  const Options options_;
+  State state_;
+  std::string held_;         // not given out yet
+  bool any_content_ = false; // more than white space was given out
+  int num_calls_ = 0, num_complete_ = 0;
+  int nesting_ = 0;          // of the arguments
+  bool in_string_ = false, escaped_ = false;
+  bool bad_call_ = false;
+};
+
+}  // namespace oscar::engine

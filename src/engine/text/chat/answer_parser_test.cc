@@ -1,0 +1,135 @@
+#include "src/engine/text/chat/answer_parser.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "src/testing/seeds.h"
+
+namespace oscar::engine {
+namespace {
+
+// Parts in one line: "content", [reasoning], {name arguments}.
+std::string Summary(const std::vector<AnswerPart>& parts) {
+  std::string content, reasoning, calls;
+  for (const AnswerPart& part : parts) {
+    if (part.kind == AnswerPart::Kind::kContent) content += part.text;
+    if (part.kind == AnswerPart::Kind::kReasoning) reasoning += part.text;
+    if (part.kind == AnswerPart::Kind::kCall) calls += "{" + part.text + "}";
+    if (part.kind == AnswerPart::Kind::kArguments) calls += part.text;
+  }
+  return content + "[" + reasoning + "]" + calls;
+}
+
+std::string Parse(const AnswerParser::Options& options, const std::vector<std::string>& pieces) {
+  AnswerParser parser(options);
+  std::vector<AnswerPart> all;
+  const auto keep = [&](std::vector<AnswerPart> parts) { all.insert(all.end(), parts.begin(), parts.end()); };
+  for (const std::string& piece : pieces) keep(parser.Push(piece));
+  keep(parser.Finish());
+  return Summary(all);
+}
+
+struct Case {
+  AnswerParser::Options options;
+  const char *text, *wanted;
+};
+
+const std::vector<Case>& Cases() {
+  constexpr AnswerParser::Options kPlain, kHermes{true, ToolFormat::kHermes, false, false}, kLlama{true, ToolFormat::kLlama3, false, false},
+      kThinks{false, ToolFormat::kHermes, true, false}, kOpen{true, ToolFormat::kHermes, true, true};
+  static const std::vector<Case> kCases = {
+      {kPlain, "<think>a</think> <tool_call>", "<think>a</think> <tool_call>[]"},
+      {kHermes, "Hello", "Hello[]"},
+      {kHermes, "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"}\\\"{\"}}\n</tool_call>", "[]{f}{\"a\": \"}\\\"{\"}"},
+      {kHermes, "Let me see. \n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g\", \"arguments\": {\"x\":[{}]}}\n</tool_call>\n",
+       "Let me see.[]{f}{}{g}{\"x\":[{}]}"},
+      {kHermes, "a <tool_call> b", "a <tool_call> b[]"},
+      {kHermes, "a <tool_call>{\"name\": 5}</tool_call>", "a <tool_call>{\"name\": 5}</tool_call>[]"},
+      {kHermes, "a <tool_call>{\"name\": \"f\"", "a <tool_call>{\"name\": \"f\"[]"},
+      {kHermes, "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1", "[]{f}{\"a\": 1"},
+      {kHermes, "1 < 2 <tool", "1 < 2 <tool[]"},
+      {kLlama, "{\"name\": \"f\", \"parameters\": {\"a\": {}}}", "[]{f}{\"a\": {}}"},
+      {kLlama, " {\"no\": 1}", "{\"no\": 1}[]"},
+      {kLlama, "Hi {\"name\": \"f\", \"parameters\": {}}", "Hi {\"name\": \"f\", \"parameters\": {}}[]"},
+      {kThinks, "<think>\nhm\n</think>\n\nYes.", "Yes.[\nhm\n]"},
+      {kThinks, "\n<think>hm", "[hm]"},
+      {kThinks, "<thin", "<thin[]"},
+      {kThinks, "No <think> here", "No <think> here[]"},
+      {kOpen, "hm</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", "[hm]{f}{}"},
+  };
+  return kCases;
+}
+
+TEST(AnswerParser, TakesAnswersApart) {
+  for (const Case& c : Cases()) EXPECT_EQ(Parse(c.options, {c.text}), c.wanted) << c.text;
+}
+
+TEST(AnswerParser, GivesTheSamePartsHoweverTheTextIsCut) {
+  std::mt19937_64 rng(oscar::testing::TestSeed(11));
+  for (const Case& c : Cases()) {
+    const std::string text = c.text;
+    std::vector<std::string> bytes;
+    for (const char byte : text) bytes.push_back(std::string(1, byte));
+    EXPECT_EQ(Parse(c.options, bytes), c.wanted) << text;
+    for (int i = 0; i < 20; ++i) {
+      std::vector<std::string> pieces;
+      for (size_t at = 0; at < text.size();) {
+        pieces.push_back(text.substr(at, 1 + rng() % 9));
+        at += pieces.back().size();
+      }
+      EXPECT_EQ(Parse(c.options, pieces), c.wanted) << text;
+    }
+  }
+}
+
+TEST(AnswerParser, KnowsWhetherItIsReasoningAndHowManyCallsAreComplete) {
+  AnswerParser parser({true, ToolFormat::kHermes, true, false});
+  parser.Push("<think>a");
+  EXPECT_TRUE(parser.in_reasoning());
+  parser.Push("</think>b<tool_call>{\"name\": \"f\", \"arguments\": {}");
+  EXPECT_FALSE(parser.in_reasoning());
+  EXPECT_EQ(parser.num_calls(), 0);
+  parser.Push("}</tool_call>");
+  EXPECT_EQ(parser.num_calls(), 1);
+}
+
+TEST(AnswerFormat, IsReadOffTheTemplate) {
+  EXPECT_FALSE(DetectAnswerFormat("{% for m in messages %}{{ m.content }}{% endfor %}").template_has_tools);
+  EXPECT_EQ(DetectAnswerFormat("{% if tools %}<tool_call>{% endif %}").tools, ToolFormat::kHermes);
+  EXPECT_TRUE(DetectAnswerFormat("{% if tools %}<tool_call>{% endif %}<think>").reasoning);
+  EXPECT_EQ(DetectAnswerFormat("{% if tools %}ipython {\"name\": 1, \"parameters\": 2}{% endif %}").tools, ToolFormat::kLlama3);
+  EXPECT_EQ(DetectAnswerFormat("{% if tools %}[TOOL_CALLS]{% endif %}").tools, ToolFormat::kUnknown);
+  EXPECT_TRUE(OpensReasoning("<|im_start|>assistant\n<think>\n"));
+  EXPECT_FALSE(OpensReasoning("<think>\n\n</think>\n\n"));
+}
+
+TEST(AnswerFormat, ToolsBecomeWordsForATemplateWithoutThem) {
+  ChatRequest request;
+  request.messages = {{"user", "hi", "", "", "", ""},
+                      {"assistant", "", R"([{"type":"function","function":{"name":"f","arguments":{"a":1}}}])", "", "", ""},
+                      {"tool", "42", "", "call_1", "", ""}};
+  request.tools_json = R"([{"type":"function","function":{"name":"f"}}])";
+  DescribeTools(&request);
+  EXPECT_TRUE(request.tools_json.empty());
+  ASSERT_EQ(request.messages.size(), 4u);
+  EXPECT_EQ(request.messages[0].role, "system");
+  EXPECT_NE(request.messages[0].content.find("\"name\":\"f\""), std::string::npos);
+  EXPECT_EQ(request.messages[2].content, "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\":1}}\n</tool_call>");
+  EXPECT_EQ(request.messages[3].role, "user");
+  EXPECT_EQ(request.messages[3].content, "<tool_response>\n42\n</tool_response>");
+}
+
+TEST(AnswerFormat, ArgumentsOfCallsBecomeObjectsAndBadCallsAreNamed) {
+  using json = nlohmann::ordered_json;
+  const auto told = CallsForTemplate(json::parse(R"([{"id":"1","function":{"name":"f","arguments":"{\"b\": 1, \"a\": 2}"}}])"));
+  ASSERT_TRUE(told.ok());
+  EXPECT_EQ(json::parse(*told)[0]["function"]["arguments"].dump(), R"({"b":1,"a":2})");
+  for (const char* calls : {"[1]", "[{}]", R"([{"function":{"arguments":"{}"}}])", R"([{"function":{"name":"f"}}])"}) {
+    EXPECT_EQ(CallsForTemplate(json::parse(calls)).status().code(), StatusCode::kInvalidArgument) << calls;
+  }
+}
+
+}  // namespace
+}  // namespace oscar::engine
