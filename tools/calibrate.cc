@@ -136,6 +136,7 @@ void AddCalibrateCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<CalibrateArguments>();
   CLI::App* command = app.add_subcommand("calibrate", "Fit the profile of a calibrated KV method");
   AddModelOptions(*command, arguments->engine);
+  AddDeviceOption(*command, arguments->engine);
   command->add_option("--kv", arguments->engine.kv, "Method to calibrate")->capture_default_str()->type_name("METHOD");
   command->add_option("--text", arguments->text, "Text file or folder (default: the text built into the program)")->type_name("PATH");
   command->add_option("-o,--output", arguments->output, "Profile file (default: beside the model)")->type_name("FILE");

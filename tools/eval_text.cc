@@ -12,6 +12,7 @@ namespace oscar::tools {
 
 void AddEvalTextOptions(CLI::App& app, EvalTextArguments& arguments, ScoreOption score) {
   AddModelOptions(app, arguments.engine);
+  AddDeviceOption(app, arguments.engine);
   if (score != ScoreOption::kAbsent) AddWindowOptions(app, arguments.engine);  // all of it: nothing is cached but exactly
   app.add_option("--text", arguments.text, "Text file or folder (default: the text built into the program)")->type_name("PATH");
   app.add_option("--window", arguments.window, "Tokens per window (default 2048)")->type_name("N");

@@ -78,6 +78,7 @@ class MomentAccumulator {
 
   struct Impl;
   const Impl& impl() const { return *impl_; }
+  Impl& impl() { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;
@@ -158,6 +159,7 @@ class BalancedMoments {
 
   struct Impl;
   const Impl& impl() const { return *impl_; }
+  Impl& impl() { return *impl_; }
 
  private:
   std::unique_ptr<Impl> impl_;

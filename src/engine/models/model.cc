@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,7 @@
 #include "src/base/status_macros.h"
 #include "src/engine/models/arch.h"
 #include "src/engine/models/decoder_config.h"
+#include "src/engine/models/host_rows.h"
 #include "src/engine/ops/ops.h"
 #include "src/engine/ops/rope_angles.h"
 #include "src/engine/weights/checkpoint.h"
@@ -120,13 +122,16 @@ class LoadedModel final : public Model {
     return DequantizeRows(*context_.weights.layers[static_cast<size_t>(layer)].attention_output, first_row, num_rows);
   }
   uint64_t weight_bytes() const override { return checkpoint_->weight_bytes(); }
+  Result<MomentAccumulator> NewMoments(const OscarFitOptions& options) override { return ops_->NewMoments(context_.config.kv, options); }
+  Result<BalancedMoments> NewBalancedMoments(int64_t expected_tokens) override {
+    return ops_->NewBalancedMoments(context_.config.kv, rotary(), expected_tokens);
+  }
 
   Status Forward(std::span<const StepSequence> batch, KvCache& cache, std::vector<float>* logits,
                  AttentionObserver* observer) override {
     OSCAR_TRY(Flatten(batch, cache));
-    if (observer != nullptr && !ops_->slots_on_host()) {
-      return {StatusCode::kUnsupported, "Q, K and V can be observed on the CPU only"};
-    }
+    std::optional<HostRows> host_rows;
+    if (observer != nullptr && !ops_->slots_on_host() && !observer->takes_device_rows()) observer = &host_rows.emplace(*ops_, *observer);
     batch_.wants_logits = logits != nullptr;
     batch_.observer = observer;
     for (size_t i = 0; i < batch.size(); ++i) {

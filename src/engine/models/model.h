@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "oscar/calibrate.h"
 #include "oscar/executor.h"
 #include "oscar/kv_cache.h"
 #include "oscar/result.h"
@@ -46,6 +47,8 @@ struct StepSequence {
 class AttentionObserver {
  public:
   virtual ~AttentionObserver() = default;
+  // Whether rows may be where the model computes, as Model::NewMoments takes them; else they are copied to this process.
+  virtual bool takes_device_rows() const { return false; }
   // Q, K and V as attention sees them: after QK norm and RoPE.
   virtual Status Observe(int layer, RowsView<const float> queries, RowsView<const float> keys,
                          RowsView<const float> values) = 0;
@@ -82,11 +85,15 @@ class Model {
   // [num_rows, num_query_heads * head_dim], row r for hidden channel r. Precondition: layer and rows exist.
   virtual Result<std::vector<float>> AttentionOutputRows(int layer, int first_row, int num_rows) const = 0;
   virtual uint64_t weight_bytes() const = 0;
+  // Moments that take the rows of an observer with takes_device_rows; they must be destroyed before the model. Errors as
+  // CheckOscarFit and CheckBalancedFit; kUnsupported for a shape that the device cannot take.
+  virtual Result<MomentAccumulator> NewMoments(const OscarFitOptions& options) = 0;
+  virtual Result<BalancedMoments> NewBalancedMoments(int64_t expected_tokens) = 0;
 
   // Runs the batch: reserves, appends and commits in `cache`. On an error nothing was committed for any sequence. `logits`
   // gets one row [vocab_size] per wanted token, in batch order; nullptr: no logits are computed. Largest batch:
   // kMaxStepTokens tokens. kInvalidArgument for an empty or too large step, a token outside the vocabulary, or a sequence
-  // given twice; kUnsupported for an observer on a CUDA device; kFailedPrecondition for a cache of another shape; kNonFinite naming the position of a logit; else as KvCache.
+  // given twice; kFailedPrecondition for a cache of another shape; kNonFinite naming the position of a logit; else as KvCache.
   virtual Status Forward(std::span<const StepSequence> batch, KvCache& cache, std::vector<float>* logits,
                          AttentionObserver* observer = nullptr) = 0;
 };

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 
+#include "oscar/calibrate.h"
 #include "oscar/executor.h"
 #include "oscar/kv_cache.h"
 #include "oscar/result.h"
@@ -62,6 +63,11 @@ class Ops {
   virtual bool slots_on_host() const = 0;
   // A cache that takes its rows from slots and writes to them. Errors as KvCache::Create.
   virtual Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) = 0;
+  // Moments of rows in slots. Errors as CheckOscarFit and CheckBalancedFit; kUnsupported for a shape that the device cannot take.
+  virtual Result<MomentAccumulator> NewMoments(const KvShape& shape, const OscarFitOptions& options) = 0;
+  virtual Result<BalancedMoments> NewBalancedMoments(const KvShape& shape, RotaryEmbedding rotary, int64_t expected_tokens) = 0;
+  // Values of slots into host memory, after all that was submitted.
+  virtual Status ReadSlots(const float* values, std::span<float> out) = 0;
 
   // Memory of a slot for all following Submits; must hold the rows that are loaded from or stored to it.
   virtual void Bind(Slot slot, float* data) = 0;

@@ -23,6 +23,7 @@ class RowObserver : public AttentionObserver {
  public:
   RowObserver(AddRows add, AddOutputs add_outputs) : add_(std::move(add)), add_outputs_(std::move(add_outputs)) {}
   void set_first_position(int position) { first_position_ = position; }
+  bool takes_device_rows() const override { return true; }  // so do the moments of the model
   Status Observe(int layer, RowsView<const float> queries, RowsView<const float> keys,
                  RowsView<const float> values) override {
     return add_(layer, first_position_, queries, keys, values);
@@ -108,7 +109,7 @@ Result<CalibrationOutcome> FitOscarTo(Engine& engine, const CalibrationRequest& 
   OscarFitOptions fit = request.oscar_fit;
   const auto num_tokens = static_cast<int64_t>(text.tokens.size());
   fit.expected_tokens = num_tokens;
-  MomentAccumulator moments(engine.model().config().kv, fit);
+  OSCAR_ASSIGN_OR_RETURN(MomentAccumulator moments, engine.model().NewMoments(fit));
   text.num_passes = moments.num_passes();
   AddOutputs add_outputs;
   if (fit.v_metric == VMetric::kSoftmax) {
@@ -128,7 +129,7 @@ Result<CalibrationOutcome> FitOscarTo(Engine& engine, const CalibrationRequest& 
 
 Result<CalibrationOutcome> FitBalancedTo(Engine& engine, const CalibrationRequest& request, CalibrationText& text, int bits) {
   const auto num_tokens = static_cast<int64_t>(text.tokens.size());
-  BalancedMoments moments(engine.model().config().kv, engine.model().rotary(), num_tokens);
+  OSCAR_ASSIGN_OR_RETURN(BalancedMoments moments, engine.model().NewBalancedMoments(num_tokens));
   OSCAR_TRY(AddOutputProjections(engine, moments));
   text.num_passes = BalancedMoments::kNumPasses;
   for (int pass = 0; pass < BalancedMoments::kNumPasses; ++pass) {

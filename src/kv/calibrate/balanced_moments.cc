@@ -153,14 +153,21 @@ void AddScored(BalancedHead& head, const RowMatrix& keys, RowMatrix values) {
 
 struct Group {
   int first_position;
-  RowsView<const float> queries, keys, values;
+  calibrate::LayerRows rows;
 };
 
+Status CheckFiniteRows(int layer, const calibrate::LayerRows& rows, int64_t first_token) {
+  OSCAR_TRY(calibrate::CheckFinite(layer, "queries", "query head", rows.queries, first_token));
+  OSCAR_TRY(calibrate::CheckFinite(layer, "keys", "KV head", rows.keys, first_token));
+  return calibrate::CheckFinite(layer, "values", "KV head", rows.values, first_token);
+}
+
 // Positions decide which tokens share a block and which queries are asked, so how tokens come in changes nothing.
-void AddToBlocks(const BalancedMoments::Impl& impl, const Group& rows, BalancedLayer& layer) {
+void AddToBlocks(const BalancedMoments::Impl& impl, const Group& group, BalancedLayer& layer) {
   calibrate::AttentionBlock& block = layer.block;
+  const calibrate::LayerRows& rows = group.rows;
   for (int token = 0; token < rows.keys.num_tokens; ++token) {
-    const int position = rows.first_position + token;
+    const int position = group.first_position + token;
     if (position != block.first_position + block.num_tokens || position % calibrate::kBlockTokens == 0) {
       FinishBlock(impl, layer);
       block.first_position = position;
@@ -179,45 +186,52 @@ void AddToBlocks(const BalancedMoments::Impl& impl, const Group& rows, BalancedL
   }
 }
 
-void AddFirstPass(const BalancedMoments::Impl& impl, const Group& rows, BalancedLayer& layer) {
-  const int group = impl.shape.group();
+void AddFirstPass(const BalancedMoments::Impl& impl, const Group& group, BalancedLayer& layer) {
+  const int query_heads = impl.shape.group();
   for (int h = 0; h < impl.shape.num_kv_heads; ++h) {
     BalancedHead& head = layer.heads[static_cast<std::size_t>(h)];
-    calibrate::AddOuterProducts(head.query, calibrate::WidenedRows(rows.queries, h * group, group));
+    calibrate::AddOuterProducts(head.query, calibrate::WidenedRows(group.rows.queries, h * query_heads, query_heads));
   }
-  AddToBlocks(impl, rows, layer);
-  layer.num_tokens[0] += rows.keys.num_tokens;
+  AddToBlocks(impl, group, layer);
 }
 
-void AddSecondPass(const BalancedMoments::Impl& impl, const Group& rows, BalancedLayer& layer) {
+void AddSecondPass(const BalancedMoments::Impl& impl, const Group& group, BalancedLayer& layer) {
+  const calibrate::LayerRows& rows = group.rows;
   for (BalancedHead& head : layer.heads) {
     const int h = static_cast<int>(&head - layer.heads.data());
     if (head.score_metric.size() > 0) AddScored(head, calibrate::WidenedRows(rows.keys, h, 1), calibrate::WidenedRows(rows.values, h, 1));
   }
-  AddToBlocks(impl, rows, layer);
-  layer.num_tokens[1] += rows.keys.num_tokens;
+  AddToBlocks(impl, group, layer);
 }
 
 // Rows whose turn it is: sample i is the first row at or after token i expected / kSampleRows of the pass.
-void TakeSamples(const BalancedMoments::Impl& impl, const Group& rows, BalancedLayer& layer) {
-  const auto bf16_row = [&](const RowsView<const float>& from, int token, int head) {
-    std::vector<float> row(from.Row(token, head), from.Row(token, head) + from.head_dim);
+Status TakeSamples(const BalancedMoments::Impl& impl, const Group& group, BalancedLayer& layer) {
+  const calibrate::LayerRows& rows = group.rows;
+  const auto add = [&](const float* from, std::vector<std::vector<float>>& to) {
+    std::vector<float> row(static_cast<std::size_t>(impl.shape.head_dim));
+    if (impl.sums) {
+      OSCAR_TRY(impl.sums->ReadRow(from, row));
+    } else {
+      std::copy_n(from, row.size(), row.begin());
+    }
     for (float& value : row) value = base::RoundToBf16(value);
-    return row;
+    to.push_back(std::move(row));
+    return Status();
   };
   while (layer.sample_pages.size() < calibrate::kSampleRows) {
     const int64_t due = static_cast<int64_t>(layer.sample_pages.size()) * impl.expected_tokens / calibrate::kSampleRows;
     const int64_t token = due - layer.num_tokens[1];
-    if (token >= rows.keys.num_tokens) return;
+    if (token >= rows.keys.num_tokens) return {};
     const int at = static_cast<int>(std::max<int64_t>(token, 0));
-    layer.sample_pages.push_back((rows.first_position + at) / kPageTokens);
+    layer.sample_pages.push_back((group.first_position + at) / kPageTokens);
     for (int h = 0; h < impl.shape.num_kv_heads; ++h) {
       BalancedHead& head = layer.heads[static_cast<std::size_t>(h)];
-      head.sample_keys.push_back(bf16_row(rows.keys, at, h));
-      head.sample_values.push_back(bf16_row(rows.values, at, h));
+      OSCAR_TRY(add(rows.keys.Row(at, h), head.sample_keys));
+      OSCAR_TRY(add(rows.values.Row(at, h), head.sample_values));
     }
-    if (impl.expected_tokens < calibrate::kSampleRows) return;  // unknown: one row of each call
+    if (impl.expected_tokens < calibrate::kSampleRows) return {};  // unknown: one row of each call
   }
+  return {};
 }
 
 std::vector<float> MeanOf(const Eigen::VectorXd& sum, double weight) {
@@ -289,26 +303,34 @@ Status BalancedMoments::Add(int layer, int first_position, RowsView<const float>
   OSCAR_TRY(calibrate::CheckView(layer, "keys", keys, n, shape.num_kv_heads, shape.head_dim));
   OSCAR_TRY(calibrate::CheckView(layer, "values", values, n, shape.num_kv_heads, shape.head_dim));
   BalancedLayer& moments = impl_->layers[static_cast<std::size_t>(layer)];
-  const int64_t first_token = moments.num_tokens[static_cast<std::size_t>(impl_->pass)];
-  OSCAR_TRY(calibrate::CheckFinite(layer, "queries", "query head", queries, first_token));
-  OSCAR_TRY(calibrate::CheckFinite(layer, "keys", "KV head", keys, first_token));
-  OSCAR_TRY(calibrate::CheckFinite(layer, "values", "KV head", values, first_token));
-  for (int first = 0; first < n; first += calibrate::kGroupTokens) {
-    const int count = std::min(calibrate::kGroupTokens, n - first);
-    const Group group = {first_position + first, queries.Slice(first, count), keys.Slice(first, count), values.Slice(first, count)};
-    if (impl_->pass == 0) {
+  int64_t& num_tokens = moments.num_tokens[static_cast<std::size_t>(impl_->pass)];
+  const calibrate::LayerRows rows = {queries, keys, values};
+  OSCAR_TRY(impl_->failed);
+  OSCAR_TRY(impl_->sums ? impl_->sums->CheckFinite(layer, rows, num_tokens) : CheckFiniteRows(layer, rows, num_tokens));
+  for (int first = 0; first < n;) {
+    const int count = impl_->sums ? n : std::min(calibrate::kGroupTokens, n - first);
+    const Group group = {first_position + first, rows.Slice(first, count)};
+    if (impl_->pass == 1) OSCAR_TRY(TakeSamples(*impl_, group, moments));
+    if (impl_->sums) {
+      OSCAR_TRY(impl_->sums->Add(*impl_, layer, group.first_position, group.rows));
+    } else if (impl_->pass == 0) {
       AddFirstPass(*impl_, group, moments);
     } else {
-      TakeSamples(*impl_, group, moments);
       AddSecondPass(*impl_, group, moments);
     }
+    num_tokens += count;
+    first += count;
   }
   return {};
 }
 
 void BalancedMoments::EndPass() {
   OSCAR_CHECK(impl_->pass < kNumPasses);
-  for (BalancedLayer& layer : impl_->layers) FinishBlock(*impl_, layer);
+  if (impl_->sums) {
+    if (impl_->failed.ok()) impl_->failed = impl_->sums->Collect(*impl_);
+  } else {
+    for (BalancedLayer& layer : impl_->layers) FinishBlock(*impl_, layer);
+  }
   if (++impl_->pass == kNumPasses) return;
   const bool compares = transform::IsPowerOfTwo(impl_->shape.head_dim);
   for (BalancedLayer& layer : impl_->layers) {
@@ -322,6 +344,7 @@ void BalancedMoments::EndPass() {
       head.scored_value = Matrix::Zero(impl_->shape.head_dim, impl_->shape.head_dim);
     }
   }
+  if (impl_->sums && impl_->failed.ok()) impl_->failed = impl_->sums->StartSecondPass(*impl_);
 }
 
 }  // namespace oscar

@@ -4,25 +4,18 @@
 #include <array>
 #include <cstdint>
 #include <Eigen/Core>
+#include <memory>
 #include <vector>
 
 #include "oscar/calibrate.h"
+#include "src/kv/calibrate/attention_weights.h"
 #include "src/kv/calibrate/captured_rows.h"
+#include "src/kv/calibrate/row_sums.h"
 
 namespace oscar::calibrate {
 
 // Rows of one layer on which errors are measured, spread over the tokens of the second pass. A constant: O(d^2) in all.
 inline constexpr int kSampleRows = 32;
-
-// Means and covariances are weighted by the square of the attention that a token receives: an error e of its value moves an output by
-// p e, one of its score by about p e as well, so its squared error counts p^2. It matters most for attention sinks, a few tokens in a
-// thousand with nearly one key and a value near zero: with plain means a sink carries an error many times its own value. Prose,
-// SmolLM2-135M, `oscar eval kl --weights f32 --windows 2`: KL 0.0068 with means weighted by p alone, 0.0057 with all by p^2.
-inline constexpr int kBlockTokens = 512;
-inline constexpr int kQueryStride = 8;     // every eighth query
-inline constexpr int kLeastDistance = 64;  // tokens nearer than this to the query, which a cache keeps in BF16, do not count,
-inline constexpr int kSinkTokens = 64;     // nor the first ones of a window
-inline constexpr double kWeightFloor = 1e-4;  // p^2 per query: tokens that receive nothing still count
 
 // Only lower triangles are summed.
 struct BalancedHead {
@@ -67,6 +60,8 @@ struct BalancedMoments::Impl {
   int64_t expected_tokens = 0;
   int pass = 0;  // passes that have ended
   std::vector<calibrate::BalancedLayer> layers;
+  std::unique_ptr<calibrate::BalancedSums> sums;  // where rows are elsewhere: `layers` gets its sums at the end of a pass
+  Status failed;                                  // of `sums` at the end of a pass
 };
 
 }  // namespace oscar

@@ -24,13 +24,16 @@ Status CheckFinite(int layer, const char* name, const char* head_name, const Row
       const float* row = rows.Row(token, head);
       for (int i = 0; i < rows.head_dim; ++i) {
         if ((base::Bf16FromF32(row[i]) & 0x7F80) != 0x7F80) continue;
-        return {StatusCode::kNonFinite, "calibration: layer " + std::to_string(layer) + ", " + head_name + " " +
-                                            std::to_string(head) + ", token " + std::to_string(first_token + token) +
-                                            ": " + name + " hold a value that is not finite in BF16"};
+        return NonFiniteRow(layer, name, head_name, head, first_token + token);
       }
     }
   }
   return {};
+}
+
+Status NonFiniteRow(int layer, const char* name, const char* head_name, int head, int64_t token) {
+  return {StatusCode::kNonFinite, "calibration: layer " + std::to_string(layer) + ", " + head_name + " " + std::to_string(head) + ", token " +
+                                      std::to_string(token) + ": " + name + " hold a value that is not finite in BF16"};
 }
 
 RowMatrix WidenedRows(const RowsView<const float>& rows, int first_head, int num_heads) {

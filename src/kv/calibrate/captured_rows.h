@@ -23,6 +23,9 @@ Status CheckView(int layer, const char* name, const RowsView<const float>& rows,
 Status CheckFinite(int layer, const char* name, const char* head_name, const RowsView<const float>& rows,
                    int64_t first_token);
 
+// Its error.
+Status NonFiniteRow(int layer, const char* name, const char* head_name, int head, int64_t token);
+
 // Rows of heads [first_head, first_head + num_heads) as BF16 numbers in double: [num_tokens * num_heads, d].
 RowMatrix WidenedRows(const RowsView<const float>& rows, int first_head, int num_heads);
 

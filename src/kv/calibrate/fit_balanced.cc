@@ -37,6 +37,7 @@ std::string Short(double value) {
 
 Status CheckComplete(const BalancedMoments::Impl& impl) {
   const auto failed = [](std::string why) { return Status(StatusCode::kFailedPrecondition, "calibration: " + std::move(why)); };
+  OSCAR_TRY(impl.failed);
   if (impl.pass != BalancedMoments::kNumPasses) return failed(std::to_string(impl.pass) + " of 2 passes have ended");
   const int64_t needed = int64_t{8} * impl.shape.head_dim;
   const int64_t expected = impl.layers.front().num_tokens[0];

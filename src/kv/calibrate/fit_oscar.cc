@@ -25,6 +25,7 @@ Status FailedPrecondition(std::string why) {
 
 Status CheckComplete(const MomentAccumulator& moments, const OscarFitOptions& options) {
   const MomentAccumulator::Impl& impl = moments.impl();
+  OSCAR_TRY(impl.failed);
   OSCAR_TRY(CheckOscarFit(impl.shape, options));
   if (options.v_metric != impl.options.v_metric) {
     return FailedPrecondition("the moments were summed for the V metric " +

@@ -17,6 +17,7 @@ namespace {
 
 using calibrate::HeadMoments;
 using calibrate::LayerMoments;
+using calibrate::LayerRows;
 using calibrate::Matrix;
 using calibrate::AddOuterProducts;
 using calibrate::CheckFinite;
@@ -36,12 +37,11 @@ void AddScoreWeighted(HeadMoments& head, const Matrix& metric, const RowMatrix& 
   AddOuterProducts(head.value, values);
 }
 
-struct LayerRows {
-  RowsView<const float> queries, keys, values;
-  LayerRows Slice(int first, int count) const {
-    return {queries.Slice(first, count), keys.Slice(first, count), values.Slice(first, count)};
-  }
-};
+Status CheckFiniteRows(int layer, const LayerRows& rows, int64_t first_token) {
+  OSCAR_TRY(CheckFinite(layer, "queries", "query head", rows.queries, first_token));
+  OSCAR_TRY(CheckFinite(layer, "keys", "KV head", rows.keys, first_token));
+  return CheckFinite(layer, "values", "KV head", rows.values, first_token);
+}
 
 void AddFirstPass(const MomentAccumulator::Impl& impl, LayerMoments& layer, const LayerRows& rows) {
   const int group = impl.shape.group();
@@ -53,7 +53,6 @@ void AddFirstPass(const MomentAccumulator::Impl& impl, LayerMoments& layer, cons
     AddOuterProducts(head.value, WidenedRows(rows.values, h, 1));
     head.weight += rows.values.num_tokens;
   }
-  layer.num_tokens[0] += rows.queries.num_tokens;
 }
 
 void AddSecondPass(const MomentAccumulator::Impl& impl, LayerMoments& layer, const LayerRows& rows) {
@@ -62,12 +61,6 @@ void AddSecondPass(const MomentAccumulator::Impl& impl, LayerMoments& layer, con
     AddScoreWeighted(layer.heads[index], layer.score_metric[index], WidenedRows(rows.keys, h, 1),
                      WidenedRows(rows.values, h, 1));
   }
-  layer.num_tokens[1] += rows.keys.num_tokens;
-}
-
-void KeepEarlyQueries(LayerMoments& layer) {
-  for (HeadMoments& head : layer.heads) head.early_query = head.query;
-  layer.early_tokens = layer.num_tokens[0];
 }
 
 }  // namespace
@@ -104,25 +97,33 @@ Status MomentAccumulator::Add(int layer, RowsView<const float> queries, RowsView
   OSCAR_TRY(CheckView(layer, "keys", keys, n, shape.num_kv_heads, shape.head_dim));
   OSCAR_TRY(CheckView(layer, "values", values, n, shape.num_kv_heads, shape.head_dim));
   LayerMoments& moments = impl_->layers[static_cast<size_t>(layer)];
-  const int64_t first_token = moments.num_tokens[static_cast<size_t>(impl_->pass)];
-  OSCAR_TRY(CheckFinite(layer, "queries", "query head", queries, first_token));
-  OSCAR_TRY(CheckFinite(layer, "keys", "KV head", keys, first_token));
-  OSCAR_TRY(CheckFinite(layer, "values", "KV head", values, first_token));
-
+  int64_t& num_tokens = moments.num_tokens[static_cast<size_t>(impl_->pass)];
   const LayerRows rows = {queries, keys, values};
+  OSCAR_TRY(impl_->failed);
+  OSCAR_TRY(impl_->sums ? impl_->sums->CheckFinite(layer, rows, num_tokens) : CheckFiniteRows(layer, rows, num_tokens));
+
   const int64_t early_tokens = impl_->options.expected_tokens / 4 * 3;
   for (int first = 0; first < n;) {
-    int count = std::min(calibrate::kGroupTokens, n - first);
+    int count = impl_->sums ? n - first : std::min(calibrate::kGroupTokens, n - first);
     const int64_t until_early = early_tokens - moments.num_tokens[0];
     if (impl_->pass == 0 && until_early > 0) count = static_cast<int>(std::min<int64_t>(count, until_early));
     const LayerRows group = rows.Slice(first, count);
-    if (impl_->pass == 0) {
+    if (impl_->sums) {
+      OSCAR_TRY(impl_->sums->Add(*impl_, layer, group));
+    } else if (impl_->pass == 0) {
       AddFirstPass(*impl_, moments, group);
-      if (until_early > 0 && until_early == count) KeepEarlyQueries(moments);
     } else {
       AddSecondPass(*impl_, moments, group);
     }
+    num_tokens += count;
     first += count;
+    if (impl_->pass > 0 || until_early <= 0 || until_early != count) continue;
+    moments.early_tokens = num_tokens;
+    if (impl_->sums) {
+      OSCAR_TRY(impl_->sums->KeepEarlyQueries(layer));
+    } else {
+      for (HeadMoments& head : moments.heads) head.early_query = head.query;
+    }
   }
   return {};
 }
@@ -137,6 +138,12 @@ Status MomentAccumulator::AddOutputs(int layer, RowsView<const float> outputs) {
   }
   OSCAR_TRY(CheckView(layer, "attention outputs", outputs, outputs.num_tokens, shape.num_query_heads, shape.head_dim));
   LayerMoments& moments = impl_->layers[static_cast<size_t>(layer)];
+  OSCAR_TRY(impl_->failed);
+  if (impl_->sums) {
+    OSCAR_TRY(impl_->sums->AddOutputs(layer, outputs, moments.output_tokens));
+    moments.output_tokens += outputs.num_tokens;
+    return {};
+  }
   OSCAR_TRY(CheckFinite(layer, "attention outputs", "query head", outputs, moments.output_tokens));
   for (int h = 0; h < shape.num_query_heads; ++h) {
     RowMatrix rows(outputs.num_tokens, shape.head_dim);
@@ -153,12 +160,14 @@ Status MomentAccumulator::AddOutputs(int layer, RowsView<const float> outputs) {
 
 void MomentAccumulator::EndPass() {
   OSCAR_CHECK(impl_->pass < num_passes());
+  if (impl_->sums && impl_->failed.ok()) impl_->failed = impl_->sums->Collect(*impl_);
   ++impl_->pass;
   if (impl_->pass == num_passes()) return;
   for (LayerMoments& layer : impl_->layers) {
     const double rows = static_cast<double>(std::max<int64_t>(layer.num_tokens[0], 1)) * impl_->shape.group();
     for (const HeadMoments& head : layer.heads) layer.score_metric.push_back(calibrate::Full(head.query) / rows);
   }
+  if (impl_->sums && impl_->failed.ok()) impl_->failed = impl_->sums->StartSecondPass(*impl_);
 }
 
 int64_t MomentAccumulator::num_tokens() const { return impl_->layers.front().num_tokens[0]; }

@@ -4,10 +4,12 @@
 #include <array>
 #include <cstdint>
 #include <Eigen/Core>
+#include <memory>
 #include <vector>
 
 #include "oscar/calibrate.h"
 #include "src/kv/calibrate/captured_rows.h"
+#include "src/kv/calibrate/row_sums.h"
 
 namespace oscar::calibrate {
 
@@ -37,6 +39,8 @@ struct MomentAccumulator::Impl {
   OscarFitOptions options;
   int pass = 0;  // passes that have ended
   std::vector<calibrate::LayerMoments> layers;
+  std::unique_ptr<calibrate::MomentSums> sums;  // where rows are elsewhere: `layers` gets its sums at the end of a pass
+  Status failed;                                // of `sums` at the end of a pass
 };
 
 }  // namespace oscar

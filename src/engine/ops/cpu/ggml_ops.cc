@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
@@ -35,6 +36,21 @@ Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens) {
 
 Status GgmlOps::Place(const Weight& weight) {
   if (weight.is_random) return {StatusCode::kUnsupported, "random weights are for the CUDA device: add --device cuda"};
+  return {};
+}
+
+Result<MomentAccumulator> GgmlOps::NewMoments(const KvShape& shape, const OscarFitOptions& options) {
+  OSCAR_TRY(CheckOscarFit(shape, options));
+  return MomentAccumulator(shape, options);
+}
+
+Result<BalancedMoments> GgmlOps::NewBalancedMoments(const KvShape& shape, RotaryEmbedding rotary, int64_t expected_tokens) {
+  OSCAR_TRY(CheckBalancedFit(shape, {}));
+  return BalancedMoments(shape, std::move(rotary), expected_tokens);
+}
+
+Status GgmlOps::ReadSlots(const float* values, std::span<float> out) {
+  std::copy_n(values, out.size(), out.begin());
   return {};
 }
 

@@ -25,6 +25,9 @@ class GgmlOps final : public Ops {
   Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) override {
     return KvCache::Create(method, std::move(profile), config, executor_);
   }
+  Result<MomentAccumulator> NewMoments(const KvShape& shape, const OscarFitOptions& options) override;
+  Result<BalancedMoments> NewBalancedMoments(const KvShape& shape, RotaryEmbedding rotary, int64_t expected_tokens) override;
+  Status ReadSlots(const float* values, std::span<float> out) override;
   void Bind(Slot slot, float* data) override { slots_[static_cast<size_t>(slot)] = data; }
   void SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,
                  std::span<const int32_t> output_rows) override;

@@ -30,6 +30,10 @@ class CudaOps final : public Ops {
   Result<float*> AllocateSlots(std::size_t num_floats) override;
   Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) override;
 
+  Result<MomentAccumulator> NewMoments(const KvShape& shape, const OscarFitOptions& options) override;
+  Result<BalancedMoments> NewBalancedMoments(const KvShape& shape, RotaryEmbedding rotary, int64_t expected_tokens) override;
+  Status ReadSlots(const float* values, std::span<float> out) override;
+
   // kLogits is host memory, which Submit fills; the others are device memory.
   void Bind(Slot slot, float* data) override;
   void SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,

@@ -125,6 +125,19 @@ Result<std::unique_ptr<KvCache>> CudaOps::NewCache(const KvMethod& method, Codec
   return CreateCudaKvCache(method, std::move(profile), config, executor_, stream_);
 }
 
+Result<MomentAccumulator> CudaOps::NewMoments(const KvShape& shape, const OscarFitOptions& options) {
+  return CreateCudaMoments(shape, options, stream_);
+}
+
+Result<BalancedMoments> CudaOps::NewBalancedMoments(const KvShape& shape, RotaryEmbedding rotary, int64_t expected_tokens) {
+  return CreateCudaBalancedMoments(shape, std::move(rotary), expected_tokens, stream_);
+}
+
+Status CudaOps::ReadSlots(const float* values, std::span<float> out) {
+  OSCAR_TRY(FromCuda(cudaMemcpyAsync(out.data(), values, out.size_bytes(), cudaMemcpyDeviceToHost, stream_), "rows"));
+  return FromCuda(cudaStreamSynchronize(stream_), "rows");
+}
+
 void CudaOps::Bind(Slot slot, float* data) {
   float*& bound = slots_[static_cast<size_t>(slot)];
   if (bound != data && slot != Slot::kLogits) {  // graphs point to the old memory
