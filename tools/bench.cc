@@ -133,12 +133,22 @@ Status Bench(const BenchArguments& arguments) {
   return {};
 }
 
+// An option of the command itself that was given; null: none.
+const CLI::Option* FirstGiven(const CLI::App& command) {
+  for (const CLI::Option* option : command.get_options()) {
+    if (option->count() > 0) return option;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 void AddBenchCommand(CLI::App& app, int& exit_code) {
   auto arguments = std::make_shared<BenchArguments>();
-  CLI::App* command = app.add_subcommand("bench", "Prefill and decode speed by context length and KV method");
+  CLI::App* command = app.add_subcommand("bench", "Prefill and decode speed by context length and KV method; below: parts of it alone");
+  AddBenchKernelCommands(*command, exit_code);
   AddModelOptions(*command, arguments->engine);
+  command->get_option("--model")->required(false);  // the commands below have their own
   AddDeviceOption(*command, arguments->engine);
   AddMethodsOptions(*command, arguments->methods, arguments->engine, "interleaved in one run");
   AddWindowOptions(*command, arguments->engine);
@@ -168,8 +178,14 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
                     "Time of the processor instead of the wall: for one thread on a machine with other work");
   command->add_flag("--json", arguments->json, "Print JSON");
   command->add_flag("-q,--quiet", arguments->quiet, "No progress");
-  command->callback([arguments, &exit_code] {
-    const Status status = Bench(*arguments);
+  command->callback([arguments, command, &exit_code] {
+    if (!command->get_subcommands().empty()) {
+      if (const CLI::Option* stray = FirstGiven(*command)) {
+        exit_code = Fail("bench", {StatusCode::kInvalidArgument, stray->get_name() + ": bench " + command->get_subcommands().front()->get_name() + " takes its own options, behind its name"});
+      }
+      return;
+    }
+    const Status status = arguments->engine.model.empty() ? Status(StatusCode::kInvalidArgument, "-m,--model is required") : Bench(*arguments);
     exit_code = status.ok() ? 0 : Fail("bench", status);
   });
 }

@@ -18,6 +18,7 @@ void AddEvalBasisCommand(CLI::App& eval, int& exit_code);
 void AddEvalAblationCommand(CLI::App& eval, int& exit_code);
 void AddEvalReportCommand(CLI::App& eval, int& exit_code);
 void AddBenchCommand(CLI::App& app, int& exit_code);
+void AddBenchKernelCommands(CLI::App& bench, int& exit_code);  // below `bench`
 void AddInspectCommand(CLI::App& app, int& exit_code);
 void AddRotationsCommand(CLI::App& app, int& exit_code);
 void AddPullCommand(CLI::App& app, int& exit_code);

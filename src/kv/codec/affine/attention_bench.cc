@@ -32,40 +32,6 @@ bool DecodeInBytes(const kernels::AttendPartParams& params, bool instruction) {
 #endif
 }
 
-#if OSCAR_TARGET_HAS_BYTE_DOTS
-template <bool kInstruction>
-int64_t RunByteDotsWith(int count, int32_t* result) {
-  using base::HWY_NAMESPACE::I32Tag;
-  using base::HWY_NAMESPACE::I32Vec;
-  I32Vec sums[4][4];
-  for (auto& four : sums) {
-    for (I32Vec& sum : four) sum = hn::Zero(I32Tag());
-  }
-  U32Vec bytes[1][4];
-  for (U32Vec& quads : bytes[0]) quads = hn::Set(U32Tag(), 0x03010203u);
-  const int32_t coefficients = *result;
-  for (int i = 0; i < count; ++i) {
-#pragma GCC unroll 4
-    for (auto& four : sums) base::HWY_NAMESPACE::AddQuadDots<kInstruction>(bytes, &coefficients, four);
-  }
-  for (const auto& four : sums) {
-    for (const I32Vec& sum : four) *result += hn::GetLane(sum);
-  }
-  return int64_t{count} * 16 * 4 * static_cast<int64_t>(kLanes);
-}
-#endif
-
-// Byte dot products of registers, `count` times 16; returns the multiply-adds of it, 0 where there are none.
-int64_t RunByteDots(int count, int32_t* result) {
-#if HWY_TARGET == HWY_AVX3
-  return base::HasAvx512Vnni() ? RunByteDotsWith<true>(count, result) : RunByteDotsWith<false>(count, result);
-#elif OSCAR_TARGET_HAS_BYTE_DOTS
-  return RunByteDotsWith<false>(count, result);
-#else
-  return 0 * count * *result;
-#endif
-}
-
 }  // namespace HWY_NAMESPACE
 }  // namespace oscar::affine
 HWY_AFTER_NAMESPACE();
@@ -79,6 +45,7 @@ HWY_AFTER_NAMESPACE();
 
 #include "src/base/buffer.h"
 #include "src/base/float_bits.h"
+#include "src/base/machine_ceiling.h"
 #include "src/testing/seeds.h"
 
 namespace oscar::affine {
@@ -86,7 +53,6 @@ namespace {
 
 HWY_EXPORT(DecodeInFloats);
 HWY_EXPORT(DecodeInBytes);
-HWY_EXPORT(RunByteDots);
 
 constexpr int kPages = 64;
 
@@ -180,7 +146,7 @@ void BytesInstruction(benchmark::State& state) {
 void ByteDots(benchmark::State& state) {
   int32_t result = 0x01020304;
   int64_t done = 0;
-  for (auto _ : state) done += HWY_DYNAMIC_DISPATCH(RunByteDots)(1000, &result);
+  for (auto _ : state) done += base::RunByteDots(1000, &result);
   benchmark::DoNotOptimize(result);
   state.SetItemsProcessed(done);
 }
