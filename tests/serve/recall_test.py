@@ -16,12 +16,12 @@ import sys
 import unittest
 
 MODEL = os.environ.get("OSCAR_RECALL_MODEL", "")
-GENERATED = 4200
+GENERATED = 5600  # text is tokenised anew by the next request, into fewer tokens: over 4,000 must remain
 # Longer than the sink, so that the facts behind it lie in 2-bit pages.
 SYSTEM = ("You are the clerk of a small harbour. You keep the log book of all ships that call there, you remember what you are told, and you answer "
           "questions in plain words, as briefly as you can. ") * 3
-FACTS = "Please remember this: the access code of the harbour office is 7319-4426, and the lighthouse keeper is called Marit Solheim. "
-TASK = "Now write a very long story about a fishing village, with many chapters. Mention neither the code nor the keeper in it."
+FACTS = "Please remember this: the access code of the harbour office is 7319-4426, and the lighthouse keeper is called Marit Solheim."
+TASK = "Now something else: write a very long essay on how bread is baked in different countries, with many chapters."
 QUESTIONS = {"What is the access code of the harbour office?": "7319-4426", "What is the name of the lighthouse keeper?": "Marit Solheim"}
 
 
@@ -56,6 +56,8 @@ class Server:
     def ask(self, messages, question):
         answer = self.chat([*messages, {"role": "user", "content": question}], temperature=0, max_tokens=48)
         print(f"{question} {answer['choices'][0]['message']['content']!r} {answer['usage']}", file=sys.stderr)
+        if answer["usage"]["prompt_tokens"] < 4000 + 200:  # the facts are within the first 200
+            raise AssertionError(answer["usage"])
         return answer["choices"][0]["message"]["content"]
 
 
@@ -63,12 +65,13 @@ class Server:
 class Recall(unittest.TestCase):
     def test_a_fact_is_recalled_after_4000_generated_tokens(self):
         server = Server()
-        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": FACTS + TASK}]
-        story = server.chat(messages, temperature=0.8, top_p=0.95, seed=11, max_tokens=GENERATED, ignore_eos=True)
-        self.assertGreaterEqual(story["usage"]["completion_tokens"], GENERATED)
-        text = story["choices"][0]["message"]["content"]
+        messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": FACTS}, {"role": "assistant", "content": "I have noted both in the log book."},
+                    {"role": "user", "content": TASK}]
+        essay = server.chat(messages, temperature=0.8, top_p=0.95, seed=11, max_tokens=GENERATED, ignore_eos=True)
+        self.assertGreaterEqual(essay["usage"]["completion_tokens"], GENERATED)
+        text = essay["choices"][0]["message"]["content"]
         for fact in QUESTIONS.values():
-            self.assertNotIn(fact, text, "the story repeats the fact, so that it would not be recalled from afar")
+            self.assertNotIn(fact, text, "the essay repeats the fact, so that it would not be recalled from afar")
         messages.append({"role": "assistant", "content": text})
         answers = {}
         for question, fact in QUESTIONS.items():  # the second goes back behind the first: a truncation
