@@ -89,6 +89,16 @@ class KvCache {
   // Queries of all `sequences`, one after the other, n_i each as reserved: [sum n_i, num_query_heads, d] f32.
   virtual Status Attend(std::span<const SequenceId> sequences, int layer, float scale, RowsView<const float> queries,
                         RowsView<float> out) = 0;
+  // Recorded steps, for a device whose launches can be kept and run again. PrepareRecordedStep sees to all that the launches of a step
+  // read, if each of these sequences has one token reserved and no page is demoted, and returns a number that names the launches:
+  // those of another step with the same number are the same. 0: not such a step, or not such a cache. Then either
+  // AppendRecorded (rows of all these sequences, one after the other) and Attend for each layer, or NoteReplay where the launches of
+  // such calls are run again. Nothing else is called before Commit.
+  virtual Result<uint64_t> PrepareRecordedStep(std::span<const SequenceId> /*sequences*/) { return uint64_t{0}; }
+  virtual Status AppendRecorded(int /*layer*/, RowsView<const float> /*keys*/, RowsView<const float> /*values*/) {
+    return {StatusCode::kFailedPrecondition, "no recorded step was prepared"};
+  }
+  virtual Status NoteReplay() { return {StatusCode::kFailedPrecondition, "no recorded step was prepared"}; }
   // The first num_tokens of the reserved tokens stay, 0 <= num_tokens <= n; the others are dropped as if they had never been
   // (rejected drafts). All layers must have been appended, unless num_tokens is 0. A cache on a device says only here that
   // rows were not finite (kNonFinite): then nothing of the step is committed.

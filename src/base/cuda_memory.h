@@ -62,4 +62,29 @@ class DeviceArray {
   std::size_t size_ = 0;
 };
 
+// Host memory that the device copies to at full speed.
+template <class T>
+class PinnedArray {
+ public:
+  PinnedArray() = default;
+  ~PinnedArray() { cudaFreeHost(data_); }
+  PinnedArray(const PinnedArray&) = delete;
+  PinnedArray& operator=(const PinnedArray&) = delete;
+
+  // At least `size` elements; what was there is lost when it grows.
+  Status Grow(std::size_t size) {
+    if (size <= size_) return {};
+    cudaFreeHost(std::exchange(data_, nullptr));
+    size_ = 0;
+    if (Status status = FromCuda(cudaMallocHost(reinterpret_cast<void**>(&data_), size * sizeof(T)), "pinned memory"); !status.ok()) return status;
+    size_ = size;
+    return {};
+  }
+  T* data() const { return data_; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
 }  // namespace oscar::cuda

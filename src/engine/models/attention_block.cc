@@ -40,7 +40,11 @@ Status Attend(const ModelContext& model, const StepBatch& batch, int layer, KvCa
     return RowsView<const float>{part.data, part.num_tokens, part.num_heads, part.head_dim, part.token_stride, part.head_stride};
   };
   int first = 0;
-  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+  if (batch.is_recorded) {
+    first = static_cast<int>(batch.sequences.size());
+    OSCAR_TRY(cache.AppendRecorded(layer, rows_of(batch.keys, 0, first), rows_of(batch.values, 0, first)));
+  }
+  for (size_t i = 0; !batch.is_recorded && i < batch.sequences.size(); ++i) {
     const int count = batch.num_rows[i];
     OSCAR_TRY(cache.Append(batch.sequences[i], layer, rows_of(batch.keys, first, count), rows_of(batch.values, first, count)));
     first += count;

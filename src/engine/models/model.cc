@@ -216,7 +216,7 @@ class LoadedModel final : public Model {
       ops_->Bind(Slot::kLogits, logits->data());
     }
     ops_->SetInputs(batch_.tokens, batch_.positions, batch_.output_rows);
-    OSCAR_TRY(arch_.forward(context_, batch_, *ops_, cache));
+    OSCAR_TRY(RunLayers(cache));
     if (logits == nullptr) return {};
     if (const int64_t bad = FirstNonFinite(*logits); bad >= 0) {
       const auto row = static_cast<size_t>(batch_.output_rows[static_cast<size_t>(bad) / vocab_size]);
@@ -224,6 +224,21 @@ class LoadedModel final : public Model {
                                           std::to_string(batch_.positions[row]) + " is not finite"};
     }
     return {};
+  }
+
+  // A step of single tokens is one recording where the device keeps such.
+  Status RunLayers(KvCache& cache) {
+    batch_.is_recorded = false;
+    if (!batch_.wants_logits || batch_.observer != nullptr || batch_.tokens.size() != batch_.sequences.size() || ops_->slots_on_host()) {
+      return arch_.forward(context_, batch_, *ops_, cache);
+    }
+    OSCAR_ASSIGN_OR_RETURN(const uint64_t cache_key, cache.PrepareRecordedStep(batch_.sequences));
+    const StepKey key{static_cast<int>(batch_.tokens.size()), context_.config.kv.num_layers + 1, cache_key};
+    const StepRecording state = cache_key != 0 ? ops_->BeginStep(key) : StepRecording::kNone;
+    if (state == StepRecording::kNone) return arch_.forward(context_, batch_, *ops_, cache);
+    if (state == StepRecording::kKept) return ops_->SubmitStep(cache.NoteReplay());
+    batch_.is_recorded = true;
+    return ops_->SubmitStep(arch_.forward(context_, batch_, *ops_, cache));
   }
 
   void Abandon(KvCache& cache, size_t count) {

@@ -48,6 +48,19 @@ struct RecordingKey {
   int num_output_rows = 0;  // rows of the step that GatherOutputRows keeps
 };
 
+// A whole decode step, the cache's part included.
+struct StepKey {
+  int num_tokens = 0;      // rows, each with logits
+  int num_segments = 0;    // recordings of RecordingKey that make up the step
+  uint64_t cache_key = 0;  // KvCache::PrepareRecordedStep
+  bool operator==(const StepKey&) const = default;
+};
+enum class StepRecording : uint8_t {
+  kNone,  // not recorded: submit segment by segment
+  kNew,   // recording: segments and cache launches until SubmitStep only record
+  kKept,  // recorded before: only SubmitStep
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -80,6 +93,11 @@ class Ops {
   virtual bool Begin(const RecordingKey& key) = 0;
   // Runs the recording begun last. kInternal when the backend fails.
   virtual Status Submit() = 0;
+
+  // Steps as one recording, where the device keeps such; a step of this shape must have run before.
+  virtual StepRecording BeginStep(const StepKey& /*key*/) { return StepRecording::kNone; }
+  // After kNew or kKept: runs the step. `recorded`: how recording went; an error drops it and is returned.
+  virtual Status SubmitStep(Status recorded) { return recorded; }
 
   // Verbs, between Begin and Submit. Shapes that do not fit are a fault of ours and abort.
   virtual Tensor Load(Slot slot, int width) = 0;                        // [num_tokens, width]

@@ -1,6 +1,8 @@
 #include "src/kv/cache/device_verbs_cuda.h"
 
 #include <algorithm>
+#include <atomic>
+#include <initializer_list>
 #include <numbers>
 #include <string>
 #include <utility>
@@ -31,6 +33,14 @@ int NumEncodedPages(const AttendParams& params, int position) {
   return (EncodedEnd(position, params.sink, params.recent, kPageTokens) - params.sink) / kPageTokens;
 }
 
+// Rounded up, so that sizes that grow with the context change rarely: what is recorded depends on them.
+constexpr int kStridePages = 128;
+constexpr std::size_t kScratchStep = 1024;
+int RoundUp(int value, int step) { return (value + step - 1) / step * step; }
+std::size_t RoundUp(std::size_t value, std::size_t step) { return (value + step - 1) / step * step; }
+
+std::atomic<uint64_t> num_device_verbs = 0;
+
 // Parts of the encoded pages of a prefill launch: enough CTAs for the machine, at least eight pages each.
 int PrefillSplits(int num_ctas, int ctas_of_a_split, int num_pages) {
   const int wanted = (4 * num_ctas + ctas_of_a_split - 1) / ctas_of_a_split;
@@ -58,6 +68,8 @@ Result<std::unique_ptr<DeviceVerbs>> DeviceVerbs::Create(const KvMethod& method,
   OSCAR_TRY(verbs->Load(profile, config));
   return verbs;
 }
+
+DeviceVerbs::DeviceVerbs(cudaStream_t stream) : stream_(stream), id_(++num_device_verbs) {}
 
 DeviceVerbs::~DeviceVerbs() { cudaStreamSynchronize(stream_); }
 
@@ -113,6 +125,21 @@ Status DeviceVerbs::Append(const KernelContext& context, const AppendParams& par
     OSCAR_TRY(FromCuda(kernels::cuda::LaunchStoreRows(store, count, stream_), "append"));
   }
   return {};
+}
+
+Status DeviceVerbs::AppendStep(const KernelContext& /*context*/, const AppendParams& params) {
+  kernels::cuda::StoreRowsParams store = {};
+  store.keys = RowsOf(params.keys);
+  store.values = RowsOf(params.values);
+  store.positions = tables_.data();
+  store.newest_pages = tables_.data() + params.keys.num_tokens;
+  store.row_pool = Bytes(params.storage.bf16_pages);
+  store.status = status_.data();
+  store.layer = params.layer;
+  store.kv_heads = shape_.num_kv_heads;
+  store.head_dim = shape_.head_dim;
+  is_unverified_ = true;
+  return FromCuda(kernels::cuda::LaunchStoreRows(store, params.keys.num_tokens, stream_), "append");
 }
 
 Status DeviceVerbs::Demote(const KernelContext& context, const DemoteParams& params) {
@@ -226,10 +253,14 @@ Status DeviceVerbs::JoinSpaces(const AttendParams& params, const Run& run, int n
   return FromCuda(kernels::cuda::LaunchJoinSpaces(join, stream_), "merge");
 }
 
+Status DeviceVerbs::GrowPageBeta(int num_rows, int num_pages) {
+  return page_beta_.Grow(static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(shape_.num_kv_heads) *
+                         static_cast<std::size_t>(num_pages) * static_cast<std::size_t>(kernel_->head_tile));
+}
+
 Status DeviceVerbs::AddPageBeta(const AttendParams& params, int num_rows, int num_pages, const uint16_t* raw_queries) {
   const int sink_pages = params.sink / kPageTokens;
-  OSCAR_TRY(page_beta_.Grow(static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(shape_.num_kv_heads) *
-                            static_cast<std::size_t>(num_pages) * static_cast<std::size_t>(kernel_->head_tile)));
+  OSCAR_TRY(GrowPageBeta(num_rows, num_pages));
   kernels::cuda::RotatingMeanParams mean = {};
   mean.queries = raw_queries;
   mean.pairs = constants_.layer(params.layer).mean_pairs;
@@ -261,13 +292,17 @@ Status DeviceVerbs::PlanDecodeRun(const AttendParams& params, const Run& run) {
     plan.row_stride = std::max(plan.row_stride, (extents[count + i].num_rows + kPageTokens - 1) / kPageTokens);
   }
   plan.has_encoded = plan.code_stride > 0;
-  plan.code_table = count;
+  plan.code_stride = RoundUp(plan.code_stride, kStridePages);
+  if (phase_pages_ > 0) plan.code_stride = std::min(plan.code_stride, phase_pages_ - sink_pages);
+  plan.row_stride = RoundUp(plan.row_stride, kStridePages);
+  plan.code_table = 2 * count;
   plan.row_table = plan.code_table + count * static_cast<std::size_t>(plan.code_stride);
   plan.tables.assign(plan.row_table + count * static_cast<std::size_t>(plan.row_stride), 0);
   for (std::size_t i = 0; i < count; ++i) {
     const AttendSequence& sequence = sequences[i];
-    plan.tables[i] = sequence.first_position;
     const int pages = extents[i].num_code_pages, last_page = sequence.first_position / kPageTokens;
+    plan.tables[i] = sequence.first_position;
+    plan.tables[count + i] = sequence.bf16_table[static_cast<std::size_t>(last_page)];
     int32_t* code = plan.tables.data() + plan.code_table + i * static_cast<std::size_t>(plan.code_stride);
     for (int page = 0; page < pages; ++page) *code++ = sequence.encoded_table[static_cast<std::size_t>(sink_pages + page)];
     int32_t* rows = plan.tables.data() + plan.row_table + i * static_cast<std::size_t>(plan.row_stride);
@@ -275,7 +310,7 @@ Status DeviceVerbs::PlanDecodeRun(const AttendParams& params, const Run& run) {
       if (page < sink_pages || page >= sink_pages + pages) *rows++ = sequence.bf16_table[static_cast<std::size_t>(page)];
     }
   }
-  if (plan.tables == plan_.tables && plan.code_stride == plan_.code_stride) return {};
+  if (plan.tables == plan_.tables && plan.code_stride == plan_.code_stride && plan.row_stride == plan_.row_stride) return {};
   plan_ = {};  // not kept should an upload fail
   OSCAR_TRY(tables_.Upload(plan.tables, stream_));
   if (!plan.has_encoded) extents.erase(extents.begin(), extents.begin() + static_cast<std::ptrdiff_t>(count));
@@ -285,8 +320,9 @@ Status DeviceVerbs::PlanDecodeRun(const AttendParams& params, const Run& run) {
   options.num_ctas = num_ctas_;
   const kernels::cuda::DecodePlan work = kernels::cuda::PlanDecode(extents, options);
   OSCAR_TRY(starts_.Upload(work.starts, stream_));
+  OSCAR_TRY(items_.Grow(RoundUp(work.items.size(), kScratchStep)));
   OSCAR_TRY(items_.Upload(work.items, stream_));
-  const auto slots = static_cast<std::size_t>(work.num_slots) * static_cast<std::size_t>(kernel_->head_tile);
+  const auto slots = RoundUp(static_cast<std::size_t>(work.num_slots) * static_cast<std::size_t>(kernel_->head_tile), kScratchStep);
   OSCAR_TRY(partials_.Grow(slots * static_cast<std::size_t>(shape_.head_dim)));
   OSCAR_TRY(partial_stats_.Grow(slots * 4));
   const std::size_t num_pairs = extents.size() * static_cast<std::size_t>(shape_.num_kv_heads);
@@ -298,14 +334,40 @@ Status DeviceVerbs::PlanDecodeRun(const AttendParams& params, const Run& run) {
   return {};
 }
 
+Status DeviceVerbs::GrowDecode(std::size_t num_rows) {
+  const std::size_t elements = num_rows * static_cast<std::size_t>(shape_.num_query_heads) * static_cast<std::size_t>(shape_.head_dim);
+  OSCAR_TRY(queries_.Grow(2 * elements));
+  OSCAR_TRY(GrowOutputs(2 * num_rows));
+  return outputs_bf16_.Grow(2 * elements);
+}
+
+Result<uint64_t> DeviceVerbs::PrepareStep(const KernelContext& context, const AttendParams& params) {
+  OSCAR_TRY(LoadPhases(context));
+  const int count = static_cast<int>(params.sequences.size());
+  OSCAR_TRY(PlanDecodeRun(params, {0, count, 0, count}));
+  OSCAR_TRY(GrowDecode(static_cast<std::size_t>(count)));
+  const bool has_turning_mean = plan_.has_encoded && constants_.layer(0).mean_pairs != nullptr;
+  if (has_turning_mean) OSCAR_TRY(GrowPageBeta(count, plan_.code_stride));
+  // All that the launches are given besides the model's own: FNV-1a.
+  uint64_t key = 0xCBF29CE484222325;
+  const auto add = [&](uint64_t value) { key = (key ^ value) * 0x100000001B3; };
+  const auto add_place = [&](const void* place) { add(reinterpret_cast<uintptr_t>(place)); };
+  for (const int value : {count, plan_.code_stride, plan_.row_stride, plan_.has_encoded ? 1 : 0}) add(static_cast<uint64_t>(value));
+  add(id_);
+  for (const void* place : std::initializer_list<const void*>{tables_.data(), starts_.data(), items_.data(), partials_.data(), partial_stats_.data(),
+                                                              pair_counters_.data(), queries_.data(), outputs_.data(), outputs_bf16_.data(),
+                                                              lses_.data(), page_beta_.data(), turns_.data()}) {
+    add_place(place);
+  }
+  return std::max<uint64_t>(key, 1);
+}
+
 Status DeviceVerbs::AttendDecode(const KernelContext& /*context*/, const AttendParams& params, const Run& run) {
   OSCAR_TRY(PlanDecodeRun(params, run));
+  OSCAR_TRY(GrowDecode(static_cast<std::size_t>(run.count)));
   OSCAR_TRY(SplitQueries(params, run, plan_.has_encoded));
-  const std::size_t parts = plan_.has_encoded ? 2 : 1;
   const std::size_t elements = static_cast<std::size_t>(run.count) * static_cast<std::size_t>(shape_.num_query_heads) *
                                static_cast<std::size_t>(shape_.head_dim);
-  OSCAR_TRY(GrowOutputs(parts * static_cast<std::size_t>(run.count)));
-  OSCAR_TRY(outputs_bf16_.Grow(parts * elements));
   kernels::cuda::DecodeParams decode = {};
   decode.queries = queries_.data() + (plan_.has_encoded ? 0 : elements);
   if (plan_.has_encoded && constants_.layer(params.layer).mean_pairs != nullptr) {

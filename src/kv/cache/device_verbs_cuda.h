@@ -27,6 +27,9 @@ class DeviceVerbs final : public KvVerbs {
   Status Append(const KernelContext& context, const AppendParams& params) override;
   Status Demote(const KernelContext& context, const DemoteParams& params) override;
   Status Attend(const KernelContext& context, const AttendParams& params) override;
+  Result<uint64_t> PrepareStep(const KernelContext& context, const AttendParams& params) override;
+  Status AppendStep(const KernelContext& context, const AppendParams& params) override;
+  void NoteReplay() override { is_unverified_ = true; }
   std::size_t AttendWorkspaceBytes(const KernelContext& /*context*/, const AttendParams& /*params*/) override { return 0; }
 
   Result<PageMemory> AllocatePages(std::size_t bytes) override;
@@ -40,7 +43,7 @@ class DeviceVerbs final : public KvVerbs {
     int first = 0, count = 0, row = 0, num_rows = 0;
   };
 
-  explicit DeviceVerbs(cudaStream_t stream) : stream_(stream) {}
+  explicit DeviceVerbs(cudaStream_t stream);
   Status Load(const CodecProfile& profile, const KvCacheConfig& config);
   Status LoadPhases(const KernelContext& context);
   Status AttendDecode(const KernelContext& context, const AttendParams& params, const Run& run);
@@ -50,9 +53,13 @@ class DeviceVerbs final : public KvVerbs {
   Status SplitQueries(const AttendParams& params, const Run& run, bool has_encoded);
   Status JoinSpaces(const AttendParams& params, const Run& run, int num_code_parts, bool rows_first);
   Status AddPageBeta(const AttendParams& params, int num_rows, int num_pages, const uint16_t* raw_queries);
+  // Queries, outputs and scratch of a decode run of so many rows.
+  Status GrowDecode(std::size_t num_rows);
+  Status GrowPageBeta(int num_rows, int num_pages);
   Status GrowOutputs(std::size_t num_rows);
 
   cudaStream_t stream_;
+  const uint64_t id_;  // of no other in this process
   KvShape shape_;
   ProfileConstants constants_;
   const affine::DecodeKernel* kernel_ = nullptr;
@@ -67,7 +74,7 @@ class DeviceVerbs final : public KvVerbs {
 
   // Of the decode run planned last.
   struct Plan {
-    std::vector<int32_t> tables;  // what was planned: positions, then the tables as on the device
+    std::vector<int32_t> tables;  // what was planned: positions, pages of the newest rows, then the tables as on the device
     int code_stride = 0, row_stride = 0;
     std::size_t code_table = 0, row_table = 0;  // where they start
     bool has_encoded = false;

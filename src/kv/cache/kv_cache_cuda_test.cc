@@ -62,6 +62,10 @@ class Pair {
       EXPECT_TRUE(cpu_->Reserve(sequences[i], num_tokens[i]).ok());
       EXPECT_TRUE(device_->Reserve(sequences[i], num_tokens[i]).ok());
     }
+    // Every other step of single tokens goes in as a recorded one would, where it may.
+    const bool is_single = total == static_cast<int>(sequences.size());
+    const bool is_recorded = is_single && !poison_ && num_steps_++ % 2 == 1 && *device_->PrepareRecordedStep(sequences) != 0;
+    num_recorded_ += is_recorded ? 1 : 0;
     double difference = 0, norm = 0;
     for (int layer = 0; layer < shape_.num_layers; ++layer) {
       const auto kv_values = static_cast<size_t>(total * shape_.num_kv_heads * shape_.head_dim);
@@ -80,8 +84,14 @@ class Pair {
         if (!poison_) {
           EXPECT_TRUE(cpu_->Append(sequences[i], layer, part(keys.data()), part(values.data())).ok());
         }
-        EXPECT_TRUE(device_->Append(sequences[i], layer, part(keys_.data()), part(values_.data())).ok());
+        if (!is_recorded) {
+          EXPECT_TRUE(device_->Append(sequences[i], layer, part(keys_.data()), part(values_.data())).ok());
+        }
         first += num_tokens[i];
+      }
+      if (is_recorded) {
+        const auto all = [&](const float* data) { return PackedRows(data, total, shape_.num_kv_heads, shape_.head_dim); };
+        EXPECT_TRUE(device_->AppendRecorded(layer, all(keys_.data()), all(values_.data())).ok());
       }
       const float scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_dim));
       const auto rows = [&](auto* data) { return PackedRows(data, total, shape_.num_query_heads, shape_.head_dim); };
@@ -116,11 +126,13 @@ class Pair {
   }
   void Poison() { poison_ = true; }
   KvCache& device() { return *device_; }
+  int num_recorded() const { return num_recorded_; }
 
  private:
   const KvShape shape_;
   std::mt19937_64 rng_;
   bool poison_ = false;
+  int num_steps_ = 0, num_recorded_ = 0;
   base::ThreadPool pool_{2};
   cuda::DeviceArray<float> keys_, values_, queries_, outputs_;
   std::unique_ptr<KvCache> cpu_, device_;
@@ -151,6 +163,7 @@ TEST(CudaKvCache, PagesAreThoseOfTheCpuAndAttentionIsClose) {
     for (int i = 0; i < 70; ++i) worst = std::max(worst, pair.Step({first, second}, {1, 1}));
     const SequenceId third = pair.Fork(first);
     for (int i = 0; i < 3; ++i) worst = std::max(worst, pair.Step({second, third, first}, {1, 1, 40 * i + 1}));
+    EXPECT_GT(pair.num_recorded(), 25);  // of 35: some demote a page
     // Queries are bf16 on the device.
     EXPECT_LE(worst, 6e-3);
     for (const SequenceId sequence : {first, second, third}) {

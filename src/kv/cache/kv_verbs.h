@@ -27,6 +27,15 @@ class KvVerbs {
   virtual Status Attend(const KernelContext& context, const AttendParams& params) = 0;
   virtual std::size_t AttendWorkspaceBytes(const KernelContext& context, const AttendParams& params) = 0;
 
+  // KvCache::PrepareRecordedStep, of single queries; layer, queries and outputs of `params` do not count. 0: there are no recordings.
+  virtual Result<uint64_t> PrepareStep(const KernelContext& /*context*/, const AttendParams& /*params*/) { return uint64_t{0}; }
+  // Append of one row of each sequence of PrepareStep; table and position of `params` do not count.
+  virtual Status AppendStep(const KernelContext& /*context*/, const AppendParams& /*params*/) {
+    return {StatusCode::kFailedPrecondition, "no recorded step was prepared"};
+  }
+  // The launches of a recorded step have been run again.
+  virtual void NoteReplay() {}
+
   // Memory for pages where the verbs run: in this process unless overridden. Zero-filled; 0 bytes: null.
   // kResourceExhausted when it cannot be had.
   virtual Result<PageMemory> AllocatePages(std::size_t bytes) {

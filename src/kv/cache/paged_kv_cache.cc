@@ -302,6 +302,52 @@ Status PagedKvCache::Attend(std::span<const SequenceId> sequences, int layer, fl
   return verbs_->Attend(context_, attend);
 }
 
+Result<uint64_t> PagedKvCache::PrepareRecordedStep(std::span<const SequenceId> sequences) {
+  recorded_sequences_.clear();
+  attend_sequences_.clear();
+  for (const SequenceId id : sequences) {
+    OSCAR_ASSIGN_OR_RETURN(const Sequence* const sequence, GetInStep(id, /*layer=*/0));
+    const pool::Reservation& step = *sequence->step;
+    if (step.num_tokens() != 1 || step.demotions().size() > 0) return uint64_t{0};
+    attend_sequences_.push_back({step.first_position(), 1, sequence->pages->bf16().entries(), sequence->pages->encoded().entries()});
+  }
+  AttendParams attend;
+  attend.storage = Storage(0);
+  attend.sink = plan_.windows.sink;
+  attend.recent = plan_.windows.recent;
+  attend.sequences = attend_sequences_;
+  OSCAR_ASSIGN_OR_RETURN(const uint64_t key, verbs_->PrepareStep(context_, attend));
+  if (key != 0) recorded_sequences_.assign(sequences.begin(), sequences.end());
+  return key;
+}
+
+Status PagedKvCache::AppendRecorded(int layer, RowsView<const float> keys, RowsView<const float> values) {
+  const int num_tokens = static_cast<int>(recorded_sequences_.size());
+  if (num_tokens == 0) return {StatusCode::kFailedPrecondition, "no recorded step was prepared"};
+  OSCAR_TRY(CheckRows("keys", keys, num_tokens, config_.shape.num_kv_heads));
+  OSCAR_TRY(CheckRows("values", values, num_tokens, config_.shape.num_kv_heads));
+  for (const SequenceId id : recorded_sequences_) {
+    OSCAR_ASSIGN_OR_RETURN(Sequence* const sequence, GetInStep(id, layer));
+    sequence->layer_appended[static_cast<std::size_t>(layer)] = 1;
+  }
+  AppendParams append;
+  append.layer = layer;
+  append.storage = Storage(layer);
+  append.keys = keys;
+  append.values = values;
+  return verbs_->AppendStep(context_, append);
+}
+
+Status PagedKvCache::NoteReplay() {
+  if (recorded_sequences_.empty()) return {StatusCode::kFailedPrecondition, "no recorded step was prepared"};
+  for (const SequenceId id : recorded_sequences_) {
+    OSCAR_ASSIGN_OR_RETURN(Sequence* const sequence, GetInStep(id, /*layer=*/0));
+    std::fill(sequence->layer_appended.begin(), sequence->layer_appended.end(), uint8_t{1});
+  }
+  verbs_->NoteReplay();
+  return {};
+}
+
 Status PagedKvCache::Commit(SequenceId id, int num_tokens) {
   OSCAR_ASSIGN_OR_RETURN(Sequence* const sequence, GetInStep(id, /*layer=*/0));
   if (num_tokens < 0 || num_tokens > sequence->step->num_tokens()) {
@@ -317,6 +363,7 @@ Status PagedKvCache::Commit(SequenceId id, int num_tokens) {
   OSCAR_TRY(verbs_->Verify(context_));
   sequence->step->Commit(num_tokens);
   sequence->step.reset();
+  recorded_sequences_.clear();
   return {};
 }
 

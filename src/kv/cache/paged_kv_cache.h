@@ -41,6 +41,9 @@ class PagedKvCache final : public KvCache {
   Status Append(SequenceId sequence, int layer, RowsView<const float> keys, RowsView<const float> values) override;
   Status Attend(std::span<const SequenceId> sequences, int layer, float scale, RowsView<const float> queries,
                 RowsView<float> out) override;
+  Result<uint64_t> PrepareRecordedStep(std::span<const SequenceId> sequences) override;
+  Status AppendRecorded(int layer, RowsView<const float> keys, RowsView<const float> values) override;
+  Status NoteReplay() override;
   Status Commit(SequenceId sequence, int num_tokens) override;
   void Abandon(SequenceId sequence) override;
 
@@ -101,6 +104,7 @@ class PagedKvCache final : public KvCache {
       sequences_;                                 // at most config_.max_sequences; behind the pools they hold pages of
   std::vector<AttendSequence> attend_sequences_;  // of the call in flight, kept for their capacity
   std::vector<DemoteParams::Page> demote_pages_;
+  std::vector<SequenceId> recorded_sequences_;    // of the step prepared last
 };
 
 }  // namespace oscar::cache

@@ -65,6 +65,27 @@ void CudaOps::JoinNodes() {
       node.a = node.a->a;
     }
   }
+  JoinNorms();
+}
+
+// Products of few rows take over the norm that they alone read.
+void CudaOps::JoinNorms() {
+  const auto takes_norm = [](const Node& node) {
+    return (node.kind == Kind::kMatMul || node.kind == Kind::kGatedMatMul) && node.rows <= kMostVectorRows;
+  };
+  for (Node& norm : nodes_) {
+    if (norm.kind != Kind::kRmsNorm || norm.group != norm.width || norm.data != nullptr) continue;
+    int uses = 0;
+    for (const Node& node : nodes_) uses += takes_norm(node) && node.a == &norm ? (node.kind == Kind::kGatedMatMul ? 2 : 1) : 0;
+    if (uses != norm.num_uses) continue;
+    norm.kind = Kind::kNone;
+    for (Node& node : nodes_) {
+      if (!takes_norm(node) || node.a != &norm) continue;
+      node.a = norm.a;
+      node.gain = norm.vector;
+      node.epsilon = norm.number;
+    }
+  }
 }
 
 Status CudaOps::PlaceNodes() {
@@ -113,11 +134,13 @@ Status CudaOps::EmitProducts(std::size_t first, std::size_t& count) {
   params.x = node.a->data;
   params.num_rows = node.rows;
   params.in_width = node.a->width;
+  params.gain = node.gain;
+  params.epsilon = node.epsilon;
   count = 0;
   while (first + count < nodes_.size() && params.num_jobs < kMostMatrixJobs) {
     const Node& next = nodes_[first + count];
     if (next.kind != Kind::kNone) {
-      if (next.kind != Kind::kMatMul || next.a != node.a) break;
+      if (next.kind != Kind::kMatMul || next.a != node.a || next.gain != node.gain) break;
       params.jobs[params.num_jobs++] = {next.matrix, next.vector, next.b != nullptr ? next.b->data : nullptr, next.data, next.width};
     }
     ++count;
@@ -129,19 +152,17 @@ Status CudaOps::EmitProducts(std::size_t first, std::size_t& count) {
 Status CudaOps::EmitRopes(std::size_t first, std::size_t& count) {
   const Node& node = nodes_[first];
   RopeLaunchParams params = {};
-  params.positions = positions_.data();
-  params.angles = node.vector;
+  params.turns = node.turns;
   params.num_rows = node.rows;
   params.head_dim = node.group;
   params.pairs = node.pairs;
   params.halves = node.halves;
-  params.magnitude = node.number;
   count = 0;
   while (first + count < nodes_.size() && params.num_jobs < kMostRopeJobs) {
     const Node& next = nodes_[first + count];
     if (next.kind != Kind::kNone) {
-      const bool is_same = next.kind == Kind::kRope && next.vector == node.vector && next.rows == node.rows &&
-                           next.group == node.group && next.number == node.number && next.halves == node.halves;
+      const bool is_same = next.kind == Kind::kRope && next.turns == node.turns && next.rows == node.rows &&
+                           next.group == node.group && next.halves == node.halves;
       if (!is_same || next.a == &node) break;
       params.jobs[params.num_jobs++] = {next.a->data, next.data, next.gain, next.epsilon, next.width / next.group};
     }
@@ -187,7 +208,7 @@ Status CudaOps::Emit(const Node& node) {
     case Kind::kEmbed:
       return FromCuda(LaunchEmbed({node.matrix, tokens_.data(), node.data, node.rows, node.width}, stream_), "embedding");
     case Kind::kGatedMatMul: {
-      VectorProductParams params = {node.a->data, node.rows, node.a->width, 2, {}};
+      VectorProductParams params = {node.a->data, node.rows, node.a->width, 2, {}, node.gain, node.epsilon};
       params.jobs[0] = {node.matrix, nullptr, nullptr, node.data, node.width};
       params.jobs[1] = {node.second_matrix, nullptr, nullptr, nullptr, node.width};
       return FromCuda(LaunchGatedVectorProduct(params, stream_), "gated product");

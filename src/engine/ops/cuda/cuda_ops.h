@@ -40,6 +40,8 @@ class CudaOps final : public Ops {
                  std::span<const int32_t> output_rows) override;
   bool Begin(const RecordingKey& key) override;
   Status Submit() override;
+  StepRecording BeginStep(const StepKey& key) override;
+  Status SubmitStep(Status recorded) override;
 
   Tensor Load(Slot slot, int width) override;
   void Store(Tensor tensor, Slot slot) override;
@@ -64,9 +66,10 @@ class CudaOps final : public Ops {
     int num_uses = 0;
     Node *a = nullptr, *b = nullptr;       // operands; of a product: x, and the residual
     const uint16_t *matrix = nullptr, *second_matrix = nullptr;
-    const float* vector = nullptr;         // gain, bias or angles
-    const float* gain = nullptr;           // of RoPE that normalises first
-    float number = 0, epsilon = 0;         // epsilon or magnitude; of RoPE that normalises first
+    const float* vector = nullptr;         // gain or bias
+    const float2* turns = nullptr;         // of RoPE
+    const float* gain = nullptr;           // of RoPE or a product that normalises first
+    float number = 0, epsilon = 0;         // epsilon of a norm; of RoPE or a product that normalises first
     int group = 0, pairs = 0;              // of norm and RoPE: values of a head; rotary pairs
     bool halves = false;
     float* data = nullptr;                 // the result
@@ -78,6 +81,8 @@ class CudaOps final : public Ops {
     RopeParams params;
     const Weight* factors = nullptr;
     cuda::DeviceArray<float> values;
+    float magnitude = 1;
+    cuda::DeviceArray<float2> turns;  // [max_tokens, pairs], of the rows of SetInputs
   };
   struct KeptGraph {
     cudaGraphExec_t graph = nullptr;
@@ -89,17 +94,27 @@ class CudaOps final : public Ops {
     std::vector<KeptGraph> graphs;  // by segment
   };
 
+  struct KeptStep {
+    StepKey key;
+    KeptGraph graph;
+  };
+
   CudaOps(int num_threads, int max_tokens) : executor_(num_threads), max_tokens_(max_tokens) {}
   Status Initialize();
   KeptShape& ShapeOf(const RecordingKey& key);
   static void Drop(KeptShape& shape);
+  void DropSteps();
+  // The graph of what has been captured in the stream; ends the capture.
+  Result<cudaGraphExec_t> EndCapture(const Status& recorded);
   Node* NewNode(Kind kind, int rows, int width);
   Node* NodeOf(Tensor tensor) const { return reinterpret_cast<Node*>(tensor.node); }
   Tensor TensorOf(Node* node) const { return {reinterpret_cast<ggml_tensor*>(node)}; }
   const PlacedWeight& PlacedOf(const Weight& weight) const;
+  Status FillTurns(const KeptAngles& angles);
   Result<float*> TakeScratch(std::size_t num_floats);
 
   void JoinNodes();
+  void JoinNorms();
   Status PlaceNodes();
   Status EmitAll();
   Status Emit(const Node& node);
@@ -120,16 +135,20 @@ class CudaOps final : public Ops {
   cuda::DeviceArray<int32_t> tokens_, positions_, output_rows_;
   std::list<KeptAngles> angles_;
   cuda::DeviceArray<float> logits_;
+  cuda::PinnedArray<float> staged_logits_;  // of steps of few rows, on their way to the caller's memory
 
   // Scratch of recordings: chunks that stay in place, because graphs point into them.
   std::vector<cuda::DeviceArray<float>> scratch_;
   std::size_t scratch_chunk_ = 0, scratch_used_ = 0;
 
   std::list<KeptShape> shapes_;  // most recently used first
+  std::list<KeptStep> steps_;    // likewise; the first is the one begun last
+  bool records_step_ = false;
   RecordingKey key_;
   bool is_kept_ = false;
   std::deque<Node> nodes_;       // of the recording in progress
   Status record_error_;          // of a verb
+  int num_rows_ = 0;             // of SetInputs
   KeptGraph current_;            // what the recording in progress writes
 };
 

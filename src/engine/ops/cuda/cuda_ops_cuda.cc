@@ -18,8 +18,9 @@ using cuda::FromCuda;
 namespace {
 
 // Recordings of up to so many rows become graphs: decode steps of a batch.
-constexpr int kMostGraphRows = 16;
+constexpr int kMostGraphRows = 32;
 constexpr size_t kKeptShapes = 16;
+constexpr size_t kKeptSteps = 8;
 constexpr size_t kLibraryWorkspace = size_t{32} << 20;
 constexpr int64_t kPlacedAtOnce = int64_t{16} << 20;  // values of a matrix on their way to the device
 
@@ -68,6 +69,7 @@ Status CudaOps::Initialize() {
 CudaOps::~CudaOps() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   for (KeptShape& shape : shapes_) Drop(shape);
+  DropSteps();
   if (library_ != nullptr) cublasDestroy(library_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
@@ -144,6 +146,7 @@ void CudaOps::Bind(Slot slot, float* data) {
     cudaStreamSynchronize(stream_);
     for (KeptShape& shape : shapes_) Drop(shape);
     shapes_.clear();
+    DropSteps();
   }
   bound = data;
 }
@@ -155,6 +158,15 @@ void CudaOps::SetInputs(std::span<const int32_t> tokens, std::span<const int32_t
   record_error_ = tokens_.Upload(tokens, stream_);
   if (record_error_.ok()) record_error_ = positions_.Upload(positions, stream_);
   if (record_error_.ok()) record_error_ = output_rows_.Upload(output_rows, stream_);
+  num_rows_ = static_cast<int>(positions.size());
+  for (const KeptAngles& angles : angles_) {
+    if (record_error_.ok()) record_error_ = FillTurns(angles);
+  }
+}
+
+Status CudaOps::FillTurns(const KeptAngles& angles) {
+  const TurnsParams turns = {positions_.data(), angles.values.data(), angles.turns.data(), num_rows_, angles.params.dims / 2, angles.magnitude};
+  return FromCuda(LaunchTurns(turns, stream_), "RoPE");
 }
 
 void CudaOps::Drop(KeptShape& shape) {
@@ -162,6 +174,13 @@ void CudaOps::Drop(KeptShape& shape) {
     if (kept.graph != nullptr) cudaGraphExecDestroy(kept.graph);
   }
   shape.graphs.clear();
+}
+
+void CudaOps::DropSteps() {
+  for (KeptStep& step : steps_) {
+    if (step.graph.graph != nullptr) cudaGraphExecDestroy(step.graph.graph);
+  }
+  steps_.clear();
 }
 
 CudaOps::KeptShape& CudaOps::ShapeOf(const RecordingKey& key) {
@@ -187,7 +206,7 @@ bool CudaOps::Begin(const RecordingKey& key) {
   current_ = {};
   scratch_chunk_ = scratch_used_ = 0;
   is_kept_ = false;
-  if (key.num_tokens > kMostGraphRows) return true;
+  if (records_step_ || key.num_tokens > kMostGraphRows) return true;
   KeptShape& shape = ShapeOf(key);
   const auto segment = static_cast<size_t>(key.segment);
   if (shape.graphs.size() <= segment) shape.graphs.resize(segment + 1);
@@ -197,25 +216,18 @@ bool CudaOps::Begin(const RecordingKey& key) {
 
 Status CudaOps::Submit() {
   OSCAR_TRY(record_error_);
-  if (key_.num_tokens > kMostGraphRows) {
+  if (records_step_ || key_.num_tokens > kMostGraphRows) {
     JoinNodes();
     OSCAR_TRY(PlaceNodes());
     OSCAR_TRY(EmitAll());
-    return CopyLogits(current_);
+    return records_step_ ? Status() : CopyLogits(current_);
   }
   KeptGraph& kept = ShapeOf(key_).graphs[static_cast<size_t>(key_.segment)];
   if (!is_kept_) {
     JoinNodes();
     OSCAR_TRY(PlaceNodes());
     OSCAR_TRY(FromCuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capture"));
-    const Status emitted = EmitAll();
-    cudaGraph_t graph = nullptr;
-    const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
-    OSCAR_TRY(emitted);
-    OSCAR_TRY(FromCuda(ended, "capture"));
-    const cudaError_t made = cudaGraphInstantiate(&current_.graph, graph, 0);
-    cudaGraphDestroy(graph);
-    OSCAR_TRY(FromCuda(made, "graph"));
+    OSCAR_ASSIGN_OR_RETURN(current_.graph, EndCapture(EmitAll()));
     kept = current_;
     is_kept_ = true;
   }
@@ -223,12 +235,73 @@ Status CudaOps::Submit() {
   return CopyLogits(kept);
 }
 
+Result<cudaGraphExec_t> CudaOps::EndCapture(const Status& recorded) {
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
+  cudaGraphExec_t executable = nullptr;
+  Status made = recorded;
+  if (made.ok()) made = FromCuda(ended, "capture");
+  if (made.ok()) made = FromCuda(cudaGraphInstantiate(&executable, graph, 0), "graph");
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  if (!made.ok()) return made;
+  return executable;
+}
+
+StepRecording CudaOps::BeginStep(const StepKey& key) {
+  key_ = {.segment = key.num_segments - 1, .num_tokens = key.num_tokens, .num_output_rows = key.num_tokens};
+  const auto found = std::ranges::find_if(steps_, [&](const KeptStep& step) { return step.key == key; });
+  if (found != steps_.end()) {
+    steps_.splice(steps_.begin(), steps_, found);
+    return StepRecording::kKept;
+  }
+  // Once its segments have run, nothing of the step is allocated or uploaded any more.
+  const auto shape = std::ranges::find_if(shapes_, [&](const KeptShape& kept) {
+    return kept.num_tokens == key.num_tokens && kept.num_output_rows == key.num_tokens;
+  });
+  if (shape == shapes_.end() || shape->graphs.size() < static_cast<size_t>(key.num_segments) ||
+      std::ranges::any_of(shape->graphs, [](const KeptGraph& kept) { return kept.graph == nullptr; })) {
+    return StepRecording::kNone;
+  }
+  if (cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return StepRecording::kNone;
+  records_step_ = true;
+  steps_.push_front({key, {}});
+  return StepRecording::kNew;
+}
+
+Status CudaOps::SubmitStep(Status recorded) {
+  OSCAR_CHECK(!steps_.empty());
+  if (!records_step_) {
+    OSCAR_TRY(recorded);
+  } else {
+    records_step_ = false;
+    Result<cudaGraphExec_t> graph = EndCapture(recorded);
+    if (!graph.ok()) {
+      steps_.pop_front();
+      return graph.status();
+    }
+    steps_.front().graph = current_;
+    steps_.front().graph.graph = *graph;
+    if (steps_.size() > kKeptSteps) {
+      cudaGraphExecDestroy(steps_.back().graph.graph);
+      steps_.pop_back();
+    }
+  }
+  OSCAR_TRY(record_error_);
+  OSCAR_TRY(FromCuda(cudaGraphLaunch(steps_.front().graph.graph, stream_), "graph launch"));
+  return CopyLogits(steps_.front().graph);
+}
+
 Status CudaOps::CopyLogits(const KeptGraph& graph) {
   if (!graph.writes_logits) return {};
   const auto values = static_cast<size_t>(key_.num_output_rows) * static_cast<size_t>(graph.logits_width);
-  OSCAR_TRY(FromCuda(cudaMemcpyAsync(slots_[static_cast<size_t>(Slot::kLogits)], logits_.data(), values * sizeof(float),
-                                     cudaMemcpyDeviceToHost, stream_), "logits"));
-  return FromCuda(cudaStreamSynchronize(stream_), "a step");
+  float* const to = slots_[static_cast<size_t>(Slot::kLogits)];
+  const bool is_staged = key_.num_output_rows <= kMostGraphRows;
+  if (is_staged) OSCAR_TRY(staged_logits_.Grow(values));
+  OSCAR_TRY(FromCuda(cudaMemcpyAsync(is_staged ? staged_logits_.data() : to, logits_.data(), values * sizeof(float), cudaMemcpyDeviceToHost,
+                                     stream_), "logits"));
+  OSCAR_TRY(FromCuda(cudaStreamSynchronize(stream_), "a step"));
+  if (is_staged) std::copy_n(staged_logits_.data(), values, to);
+  return {};
 }
 
 // --- Verbs
@@ -263,6 +336,7 @@ void CudaOps::Store(Tensor tensor, Slot slot) {
   const auto needed = static_cast<size_t>(node->rows) * static_cast<size_t>(node->width);
   if (logits_.size() < needed) {  // graphs point to the old memory
     cudaStreamSynchronize(stream_);
+    DropSteps();
     for (KeptShape& shape : shapes_) {
       for (KeptGraph& kept : shape.graphs) {
         if (!kept.writes_logits) continue;
@@ -336,18 +410,20 @@ Tensor CudaOps::Rope(Tensor x, int head_dim, const RopeParams& params, const Wei
   if (kept == angles_.end()) {
     std::vector<float> values(factors != nullptr ? static_cast<size_t>(factors->dims[0]) : 0);
     if (factors != nullptr) std::memcpy(values.data(), factors->bytes.data(), values.size() * sizeof(float));
-    angles_.push_back({params, factors, {}});
+    KeptAngles made = {params, factors, {}, params.magnitude, {}};
+    if (params.yarn_mix != 0) made.magnitude *= 1.0f + 0.1f * std::log(1.0f / params.frequency_scale);
+    record_error_ = made.values.Upload(RopeAngles(params, values), stream_);
+    if (record_error_.ok()) record_error_ = made.turns.Grow(static_cast<size_t>(max_tokens_) * static_cast<size_t>(params.dims / 2));
+    if (record_error_.ok()) record_error_ = FillTurns(made);
+    angles_.push_back(std::move(made));
     kept = std::prev(angles_.end());
-    record_error_ = kept->values.Upload(RopeAngles(params, values), stream_);
   }
   Node* node = NewNode(Kind::kRope, in->rows, in->width);
   node->a = in;
-  node->vector = kept->values.data();
+  node->turns = kept->turns.data();
   node->group = head_dim;
   node->pairs = params.dims / 2;
   node->halves = params.neox;
-  node->number = params.magnitude;
-  if (params.yarn_mix != 0) node->number *= 1.0f + 0.1f * std::log(1.0f / params.frequency_scale);
   ++in->num_uses;
   return TensorOf(node);
 }

@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int mask = 16; mask > 0; mask >>= 1) sum += __shfl_xor_sync(~0u, sum, mask);
     factor = 1.0f / sqrtf(sum / static_cast<float>(params.head_dim) + job.epsilon);
   }
-  const double position = params.positions[head / job.num_heads];
+  const float2* turns = params.turns + head / job.num_heads * params.pairs;
   for (int pair = lane; pair < params.head_dim / 2; pair += 32) {
     const bool is_half = params.halves && pair < params.pairs;
     const int a = is_half ? pair : 2 * pair, b = is_half ? pair + params.pairs : a + 1;
@@ -90,18 +90,25 @@ __global__ void __launch_bounds__(kThreads)
       second *= factor * job.gain[b];
     }
     if (pair < params.pairs) {
-      // In double: positions times angles reach many turns.
-      double sine, cosine;
-      sincos(position * static_cast<double>(params.angles[pair]), &sine, &cosine);
-      const float c = static_cast<float>(cosine) * params.magnitude,
-                  s = static_cast<float>(sine) * params.magnitude;
-      out[a] = first * c - second * s;
-      out[b] = first * s + second * c;
+      const float2 turn = turns[pair];
+      out[a] = first * turn.x - second * turn.y;
+      out[b] = first * turn.y + second * turn.x;
     } else {
       out[a] = first;
       out[b] = second;
     }
   }
+}
+
+__global__ void TurnsKernel(const TurnsParams params) {
+  LaunchDependents();
+  WaitForPredecessors();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= static_cast<int64_t>(params.num_rows) * params.pairs) return;
+  // In double: positions times angles reach many turns.
+  double sine, cosine;
+  sincos(static_cast<double>(params.positions[i / params.pairs]) * static_cast<double>(params.angles[i % params.pairs]), &sine, &cosine);
+  params.turns[i] = make_float2(static_cast<float>(cosine) * params.magnitude, static_cast<float>(sine) * params.magnitude);
 }
 
 __global__ void AddKernel(const float* a, const float* b, float* out, int64_t count) {
@@ -179,6 +186,10 @@ cudaError_t LaunchRope(const RopeLaunchParams& params, cudaStream_t stream) {
     heads = std::max(heads, int64_t{params.num_rows} * params.jobs[i].num_heads);
   const dim3 grid(GridOf(32 * heads), static_cast<unsigned>(params.num_jobs));
   return LaunchOverlapped(RopeKernel, {grid, kThreads, stream}, params);
+}
+
+cudaError_t LaunchTurns(const TurnsParams& params, cudaStream_t stream) {
+  return LaunchOverlapped(TurnsKernel, {dim3(GridOf(int64_t{params.num_rows} * params.pairs)), kThreads, stream}, params);
 }
 
 cudaError_t LaunchAdd(const float* a, const float* b, float* out, int64_t count,

@@ -27,6 +27,8 @@ struct VectorProductParams {
   int32_t in_width;  // a multiple of 8
   int32_t num_jobs;
   MatrixJob jobs[kMostMatrixJobs];
+  const float* gain;  // [in_width]: rows are normalised first, as by LaunchRmsNorm; or null
+  float epsilon;
 };
 cudaError_t LaunchVectorProducts(const VectorProductParams& params, cudaStream_t stream);
 
@@ -62,15 +64,23 @@ struct RopeJob {
 };
 inline constexpr int kMostRopeJobs = 2;
 struct RopeLaunchParams {
-  const int32_t* positions;  // [num_rows]
-  const float* angles;       // [pairs] radians per position
+  const float2* turns;  // of LaunchTurns
   int32_t num_rows, head_dim, pairs;
-  bool halves;      // pairs (i, i + pairs) instead of (2 i, 2 i + 1)
-  float magnitude;  // factor on cosine and sine
+  bool halves;  // pairs (i, i + pairs) instead of (2 i, 2 i + 1)
   int32_t num_jobs;
   RopeJob jobs[kMostRopeJobs];
 };
 cudaError_t LaunchRope(const RopeLaunchParams& params, cudaStream_t stream);
+
+// Cosine and sine of each pair at each position, once per step for all layers.
+struct TurnsParams {
+  const int32_t* positions;  // [num_rows]
+  const float* angles;       // [pairs] radians per position
+  float2* turns;             // [num_rows, pairs]
+  int32_t num_rows, pairs;
+  float magnitude;  // factor on both
+};
+cudaError_t LaunchTurns(const TurnsParams& params, cudaStream_t stream);
 
 // Elementwise, `count` values. bias: [width], count a multiple of width.
 cudaError_t LaunchAdd(const float* a, const float* b, float* out, int64_t count, cudaStream_t stream);

@@ -21,8 +21,11 @@ __global__ void __launch_bounds__(kStoreThreads)
   ptx::WaitForPredecessors();
   ptx::LaunchDependents();
   const int token = static_cast<int>(blockIdx.x), d = params.head_dim, pieces = d / 8;
-  const int position = params.first_position + token, slot = position % 64;
-  const int64_t page = params.pages[position / 64 - params.first_position / 64];
+  const bool is_step = params.positions != nullptr;
+  const int position = is_step ? params.positions[token] : params.first_position + token;
+  const int slot = position % 64;
+  const int64_t page = is_step ? params.newest_pages[token]
+                               : params.pages[position / 64 - params.first_position / 64];
   for (int i = threadIdx.x; i < 2 * params.kv_heads * pieces; i += kStoreThreads) {
     const int side = i / (params.kv_heads * pieces), head = i / pieces % params.kv_heads,
               dim = i % pieces * 8;
@@ -162,7 +165,6 @@ __device__ __forceinline__ float KeyMeanScore(const JoinSpacesParams& params, in
 template <int D>
 __global__ void __launch_bounds__(kParts* D)
     JoinSpacesKernel(const __grid_constant__ JoinSpacesParams params) {
-  ptx::LaunchDependents();
   PrefetchMatrix<D>(params.matrices);
   ptx::WaitForPredecessors();
   __shared__ ProductShared<D> shared;
@@ -189,6 +191,8 @@ __global__ void __launch_bounds__(kParts* D)
   const bool is_identity = params.matrices.data == nullptr;
   if (!is_identity)
     MultiplyRows<D>(params.matrices.data + blockIdx.y * params.matrices.head_stride, shared);
+  // Not before: the next kernel fills the memory system with its weights, and the matrix would come late.
+  ptx::LaunchDependents();
   for (int r = part; r < kRows; r += kParts) {
     if (!FindRow(params, first + r, token, head)) continue;
     const int64_t row = token * num_heads + head;
@@ -249,7 +253,7 @@ dim3 GridOf(const Params& params) {
 cudaError_t LaunchStoreRows(const StoreRowsParams& params, int num_tokens, cudaStream_t stream) {
   if (num_tokens == 0) return cudaSuccess;
   if (num_tokens < 0 || params.kv_heads < 1 || params.head_dim % 64 != 0 ||
-      params.first_position % 64 + num_tokens > 64 * kMostStoredPages) {
+      (params.positions == nullptr && params.first_position % 64 + num_tokens > 64 * kMostStoredPages)) {
     return cudaErrorInvalidValue;
   }
   return LaunchOverlapped<StoreRowsParams>(StoreRowsKernel, dim3(num_tokens), kStoreThreads, params, stream);
