@@ -32,6 +32,7 @@ struct KvCacheConfig {
   int64_t max_tokens = 4096; // tokens of all sequences together that must fit
   int max_sequences = 1;     // concurrent sequences: each owns its BF16 window and sink
   int max_step_tokens = 512; // largest n of one Reserve: bounds the BF16 pages in flight
+  int prefix_pages = 0;      // BF16 pages beside those of the sequences, for windows of prefixes (prefix_cache.h)
 };
 
 // Exact bytes (method.md 4). All pools are allocated at creation; "used" counts pages that are held.
@@ -55,6 +56,8 @@ struct SegmentTokens {
 };
 
 using SequenceId = int32_t;
+
+class PrefixCache;
 
 class KvCache {
  public:
@@ -105,6 +108,9 @@ class KvCache {
   virtual Status Commit(SequenceId sequence, int num_tokens) = 0;
   // Does nothing when no step is in flight.
   virtual void Abandon(SequenceId sequence) = 0;
+
+  // Pages kept by their tokens (prefix_cache.h); null in a cache that keeps none.
+  virtual PrefixCache* prefixes() { return nullptr; }
 
   virtual KvCacheStats stats() const = 0;
   virtual const KvMethod& method() const = 0;

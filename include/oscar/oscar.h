@@ -8,6 +8,7 @@
 #include "oscar/kernels.h"
 #include "oscar/kv_cache.h"
 #include "oscar/kv_transform.h"
+#include "oscar/prefix_cache.h"
 #include "oscar/reference.h"
 #include "oscar/result.h"
 #include "oscar/types.h"

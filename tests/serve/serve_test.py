@@ -19,7 +19,7 @@ class Serving(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.server = Server("--kv", "int2:hadamard", "-c", "1024", "--max-running", "4", "--model-id", "smol", "--max-queued-requests", "2",
-                            "--max-body-bytes", "100000")
+                            "--max-body-bytes", "100000", "--queue-timeout", "0")
 
     @classmethod
     def tearDownClass(cls):

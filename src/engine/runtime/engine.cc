@@ -80,6 +80,11 @@ Status Engine::SetContext() {
   return {};
 }
 
+Status Engine::UseContext(int tokens) {
+  options_.context = tokens;
+  return SetContext();
+}
+
 Result<std::unique_ptr<Engine>> Engine::Open(const EngineOptions& options) {
   OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, OpenModel(options));
   OSCAR_ASSIGN_OR_RETURN(engine->kv_, engine->SetUpKv(options.kv, options.profile));
@@ -142,14 +147,19 @@ Result<KvSetup> Engine::SetUpKv(const std::string& kv, const std::filesystem::pa
 }
 
 Result<std::unique_ptr<KvCache>> Engine::NewCache(const KvSetup& setup, int64_t tokens, int sequences) {
+  return NewCache(setup, CacheSizes{tokens, sequences, kMaxStepTokens, 0});
+}
+
+Result<std::unique_ptr<KvCache>> Engine::NewCache(const KvSetup& setup, const CacheSizes& sizes) {
   KvCacheConfig config;
   config.shape = model_->config().kv;
   const KvWindows windows = WindowsOf(setup);
   config.sink = windows.sink;
   config.recent = windows.recent;
-  config.max_tokens = tokens;
-  config.max_sequences = sequences;
-  config.max_step_tokens = static_cast<int>(std::min<int64_t>(kMaxStepTokens, tokens));
+  config.max_tokens = sizes.tokens;
+  config.max_sequences = sizes.sequences;
+  config.max_step_tokens = static_cast<int>(std::min<int64_t>(sizes.step_tokens, sizes.tokens));
+  config.prefix_pages = sizes.prefix_pages;
   return model_->NewCache(setup.method, setup.profile, config);
 }
 

@@ -53,6 +53,8 @@ class Engine {
   const std::filesystem::path& model_path() const { return model_path_; }
   const EngineOptions& options() const { return options_; }
   int context() const { return context_; }  // tokens, effective
+  // Another context than that of the options, before caches are made. kInvalidArgument beyond what the model was trained for.
+  Status UseContext(int tokens);
   int threads() const { return threads_; }
   const KvSetup* kv() const { return kv_ ? &*kv_ : nullptr; }  // null after OpenModel
 
@@ -61,6 +63,14 @@ class Engine {
   KvWindows WindowsOf(const KvSetup& setup) const { return setup.windows.value_or(KvWindows{options_.sink, options_.recent}); }
   // A cache for `tokens` tokens of at most `sequences` sequences together, with the windows of the setup.
   Result<std::unique_ptr<KvCache>> NewCache(const KvSetup& setup, int64_t tokens, int sequences = 1);
+  // The same with smaller steps, and with `prefix_pages` as KvCacheConfig has them.
+  struct CacheSizes {
+    int64_t tokens = 0;
+    int sequences = 1;
+    int step_tokens = kMaxStepTokens;
+    int prefix_pages = 0;
+  };
+  Result<std::unique_ptr<KvCache>> NewCache(const KvSetup& setup, const CacheSizes& sizes);
 
  private:
   Engine() = default;

@@ -1,5 +1,6 @@
 #include "src/engine/serve/api_error.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace oscar::engine {
@@ -13,6 +14,12 @@ std::string ApiError::Body() const {
   if (!param.empty()) error["param"] = param;
   for (const auto& [name, value] : extras) error[name] = value;
   return JsonText({{"error", std::move(error)}});
+}
+
+std::vector<std::pair<std::string, std::string>> ApiError::RetryFields() const {
+  if (status != 429 && status != 503) return {};
+  const double seconds = retry_after_seconds > 0 ? retry_after_seconds : 1;
+  return {{"retry-after", std::to_string(static_cast<int64_t>(std::ceil(seconds)))}, {"retry-after-ms", std::to_string(static_cast<int64_t>(seconds * 1000))}};
 }
 
 ApiError FromStatus(const Status& status) {

@@ -15,12 +15,15 @@ namespace oscar::engine {
 struct ApiError {
   int status = 500;
   std::string type = "server_error", code = "internal_error", param, message;
-  std::vector<std::pair<std::string, int64_t>> extras;  // more members of "error"
+  std::vector<std::pair<std::string, int64_t>> extras = {};  // more members of "error"
+  double retry_after_seconds = 0;  // of 429 and 503; 0: one second
 
   static ApiError Invalid(std::string code, std::string param, std::string message) {
     return {400, "invalid_request_error", std::move(code), std::move(param), std::move(message), {}};
   }
   std::string Body() const;
+  // retry-after and retry-after-ms of a refusal that time heals; nothing for the others.
+  std::vector<std::pair<std::string, std::string>> RetryFields() const;
 };
 
 // The error that fits a Status of the scheduler, the template or the tokenizer.

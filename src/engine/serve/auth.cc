@@ -1,6 +1,7 @@
 #include "src/engine/serve/auth.h"
 
 #include <algorithm>
+#include <charconv>
 #include <fstream>
 #include <sstream>
 
@@ -27,8 +28,12 @@ Status ReadAttribute(const std::string& attribute, ApiKey* key) {
     key->role = KeyRole::kMetrics;
   } else if (name == "role" && value == "admin") {
     key->role = KeyRole::kAdmin;
+  } else if (name == "tenant" && !value.empty()) {
+    key->tenant = value;
+  } else if (name == "max_priority" && std::from_chars(value.data(), value.data() + value.size(), key->least_priority).ptr == value.data() + value.size() &&
+             !value.empty()) {
   } else {
-    return invalid("behind a key stand name=NAME and role=user, metrics or admin");
+    return invalid("behind a key stand name=NAME, tenant=NAME, role=user, metrics or admin, and max_priority=N");
   }
   return {};
 }
@@ -50,13 +55,26 @@ Result<KeyRing> KeyRing::Read(const std::filesystem::path& path) {
     ApiKey key;
     key.digest = DigestOf(word);
     while (words >> word) OSCAR_TRY(ReadAttribute(word, &key).WithContext(option + ", line " + std::to_string(number)));
-    ring.keys_.push_back(std::move(key));
+    ring.Keep(std::move(key));
   }
   if (ring.keys_.empty()) return Status(StatusCode::kInvalidArgument, option + ": holds no key");
   return ring;
 }
 
-void KeyRing::Add(std::string_view key) { keys_.push_back({DigestOf(key), "", KeyRole::kAdmin}); }
+void KeyRing::Add(std::string_view key) {
+  ApiKey added;
+  added.digest = DigestOf(key);
+  added.role = KeyRole::kAdmin;
+  Keep(std::move(added));
+}
+
+void KeyRing::Keep(ApiKey key) {
+  if (key.tenant.empty()) key.tenant = key.name.empty() ? "key" + std::to_string(keys_.size() + 1) : key.name;
+  const auto known = std::ranges::find(tenants_, key.tenant);
+  key.tenant_index = static_cast<int>(known - tenants_.begin());
+  if (known == tenants_.end()) tenants_.push_back(key.tenant);
+  keys_.push_back(std::move(key));
+}
 
 const ApiKey* KeyRing::Find(const HttpRequest& request) const {
   std::string presented;

@@ -44,7 +44,7 @@ void CompletionAnswer::FailLocked(const ApiError& error) {
   if (!head_sent_) {
     HttpFields fields = fields_;
     fields.emplace_back("Content-Type", "application/json");
-    if (error.status == 429 || error.status == 503) fields.emplace_back("retry-after", "1");
+    for (auto& field : error.RetryFields()) fields.push_back(std::move(field));
     responder_->Send(error.status, std::move(fields), error.Body());
   } else {
     responder_->Write("data: " + error.Body() + "\n\ndata: [DONE]\n\n");
@@ -83,6 +83,7 @@ bool CompletionAnswer::Tick(Clock::time_point now) {
 void CompletionAnswer::Add(int index, const GenerationEvent& event) {
   const std::lock_guard lock(mutex_);
   if (responder_ == nullptr) return;
+  if (event.timed_out) return FailLocked({503, "service_unavailable_error", "queue_timeout", "", event.error.message()});
   if (!event.error.ok()) return FailLocked(FromStatus(event.error));
   Choice& choice = choices_[static_cast<size_t>(index)];
   if (first_token_ == Clock::time_point()) first_token_ = Clock::now();

@@ -145,13 +145,14 @@ void ReadRest(RequestFields& fields, CompletionCall* call) {
     RequestFields inner(*own, "oscar.");
     call->cache_report = inner.Bool("cache").value_or(false);
     call->stats_report = inner.Bool("stats").value_or(false);
-    inner.Refuse({"deadline_ms"});
+    call->deadline_seconds = static_cast<double>(inner.Integer("deadline_ms", 1, std::numeric_limits<int32_t>::max()).value_or(0)) / 1000;
     if (!inner.ok()) fields.Fail(inner.error());
   }
   fields.Ignore({"user", "metadata", "service_tier", "safety_identifier", "verbosity", "prompt_cache_key", "prompt_cache_retention"});
   fields.Refuse({"store", "functions", "function_call", "audio", "prediction", "suffix", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                 "thinking_token_budget", "return_progress", "cache_salt", "web_search_options", "use_beam_search"});
-  if (const auto priority = fields.Integer("priority", 0, 0); priority.value_or(0) != 0) fields.Refuse({"priority"});
+                 "thinking_token_budget", "return_progress", "web_search_options", "use_beam_search"});
+  call->priority = static_cast<int>(fields.Integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()).value_or(0));
+  call->cache_salt = fields.Text("cache_salt").value_or("");
   const json* modalities = fields.Array("modalities");
   if (modalities != nullptr && *modalities != json::array({"text"})) {
     fields.Fail(ApiError::Invalid("unsupported_parameter", "modalities", "modalities: only text is supported"));
@@ -191,7 +192,11 @@ void AddRequests(RequestFields& fields, const Prompts& prompts, const AnswerPara
     }
     request.score_prompt = (call->echo && call->scores) || call->prompt_scores || request.answer.max_tokens == 0;
     if (call->scores || call->prompt_scores) request.top_scores = std::max(call->scores.value_or(0), call->prompt_scores.value_or(0));
+    request.priority = call->priority;
+    request.space = call->cache_salt;
+    request.deadline_seconds = call->deadline_seconds;
     for (int k = 0; k < call->choices; ++k) {
+      request.is_further_choice = k > 0;
       request.answer.sampling.choice = static_cast<uint32_t>(call->requests.size());
       call->requests.push_back(request);
     }

@@ -35,6 +35,9 @@ struct CompletionCall {
   std::optional<int> scores, prompt_scores;   // how many of the likeliest tokens beside each of the answer, of the prompt
   AnswerParser::Options parser;               // chat
   int choices = 1;                            // n
+  int priority = 0;                           // lower first
+  std::string cache_salt;                     // only calls with the same one share prefixes
+  double deadline_seconds = 0;                // to begin within; 0: the queue's timeout alone
   std::vector<GenerationRequest> requests;    // choice k of prompt p is p n + k; each has its own number under the seed
   std::vector<std::string> ignored_fields;    // for x-oscar-ignored-fields
 };

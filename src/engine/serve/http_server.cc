@@ -323,6 +323,7 @@ class Server final : public HttpServer {
     return {};
   }
   uint16_t port() const override { return port_; }
+  int connections() const override { return shared_->connections; }
   void StopAccepting() override {
     asio::post(io_, [this] {
       error_code ignored;

@@ -60,6 +60,7 @@ class HttpServer {
   static Result<std::unique_ptr<HttpServer>> Start(const HttpOptions& options, HttpHandler handler, HttpErrorBody error_body);
   virtual ~HttpServer() = default;
   virtual uint16_t port() const = 0;
+  virtual int connections() const = 0;  // open ones
   // Accepts nobody any more; open connections go on.
   virtual void StopAccepting() = 0;
   // Ends the threads: no handler is called any more. Responders may still be used, and are not heard.

@@ -1,47 +1,25 @@
 #include "src/engine/serve/scheduler.h"
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
+#include "src/engine/serve/running_request.h"
 
 namespace oscar::engine {
-
-struct Scheduler::Active {
-  Active(Waiting waiting, SequenceId at, AnswerStream stream)
-      : id(waiting.id), request(std::move(waiting.request)), sink(std::move(waiting.sink)), sequence(at), answer(std::move(stream)) {}
-
-  uint64_t id;
-  GenerationRequest request;
-  GenerationSink sink;
-  SequenceId sequence;
-  AnswerStream answer;
-  std::vector<int32_t> tokens;  // in the cache
-  int32_t next_token = -1;      // sampled, not in the cache yet; -1 while the prompt is computed
-  std::vector<TokenScore> prompt_scores;
-  int cached_tokens = 0, completion_tokens = 0;
-  Status error;                 // not OK: to be retired
-  std::optional<FinishReason> finish;
-
-  bool decoding() const { return next_token >= 0; }
-  bool ended() const { return finish.has_value() || !error.ok(); }
-  int64_t reserved_tokens() const { return static_cast<int64_t>(request.prompt.size()) + request.answer.max_tokens; }
-  void Emit(GenerationEvent event) const {
-    event.prompt_tokens = static_cast<int>(request.prompt.size());
-    event.cached_tokens = cached_tokens;
-    event.completion_tokens = completion_tokens;
-    event.seed = answer.seed();
-    event.finish = finish;
-    event.error = error;
-    sink(event);
-  }
-};
 
 Result<std::unique_ptr<Scheduler>> Scheduler::Start(Engine& engine, const KvSetup& setup, const SchedulerOptions& options) {
   const auto invalid = [](std::string text) { return Status(StatusCode::kInvalidArgument, std::move(text)); };
   if (options.max_running < 1) return invalid("--max-running " + std::to_string(options.max_running) + ": must be at least 1");
   if (options.max_queued < 0) return invalid("--max-queued-requests " + std::to_string(options.max_queued) + ": must not be negative");
+  if (options.max_queued_tokens < 0) return invalid("--max-queued-tokens " + std::to_string(options.max_queued_tokens) + ": must not be negative");
+  if (!(options.queue_timeout >= 0)) return invalid("--queue-timeout: must not be negative");
+  if (!(options.max_gap_ms >= 0)) return invalid("--max-itl-ms: must not be negative");
+  if (options.admit_reserve < 1) return invalid("--admit-reserve " + std::to_string(options.admit_reserve) + ": must be at least 1");
+  if (options.resume_stride < 1) return invalid("--resume-stride " + std::to_string(options.resume_stride) + ": must be at least 1");
+  if (options.swap_bytes < 0) return invalid("--swap-bytes " + std::to_string(options.swap_bytes) + ": must not be negative");
   if (options.step_tokens < options.max_running || options.step_tokens > kMaxStepTokens) {
     return invalid("--step-tokens " + std::to_string(options.step_tokens) + ": must be between --max-running (" +
                    std::to_string(options.max_running) + ") and " + std::to_string(kMaxStepTokens));
@@ -49,13 +27,14 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Start(Engine& engine, const KvSetu
   if (options.kv_tokens < engine.context()) {
     return invalid("--kv-tokens " + std::to_string(options.kv_tokens) + ": less than the context of " + std::to_string(engine.context()));
   }
-  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache, engine.NewCache(setup, options.kv_tokens, options.max_running));
+  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache,
+                         engine.NewCache(setup, Engine::CacheSizes{options.kv_tokens, options.max_running, options.step_tokens, options.prefix_pages}));
   return std::unique_ptr<Scheduler>(new Scheduler(engine, std::move(cache), options));
 }
 
 Scheduler::Scheduler(Engine& engine, std::unique_ptr<KvCache> cache, const SchedulerOptions& options)
-    : engine_(engine), cache_(std::move(cache)), options_(options), context_(engine.context()) {
-  Publish();
+    : engine_(engine), cache_(std::move(cache)), prefixes_(*cache_->prefixes()), options_(options), context_(engine.context()) {
+  PublishSnapshot();
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -71,8 +50,8 @@ Scheduler::~Scheduler() {
 Result<uint64_t> Scheduler::Submit(GenerationRequest request, GenerationSink sink) {
   OSCAR_TRY(ValidateSamplingParams(request.answer.sampling));
   if (request.prompt.empty()) return Status(StatusCode::kInvalidArgument, "the prompt has no tokens");
-  const int64_t needed = static_cast<int64_t>(request.prompt.size()) + request.answer.max_tokens;
-  if (request.answer.max_tokens < (request.score_prompt ? 0 : 1) || needed > context_) {
+  const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  if (request.answer.max_tokens < (request.score_prompt ? 0 : 1) || prompt_tokens + request.answer.max_tokens > context_) {
     return Status(StatusCode::kInvalidArgument, "the prompt has " + std::to_string(request.prompt.size()) + " tokens and the answer up to " +
                                                     std::to_string(request.answer.max_tokens) + "; the context holds " + std::to_string(context_));
   }
@@ -80,12 +59,20 @@ Result<uint64_t> Scheduler::Submit(GenerationRequest request, GenerationSink sin
   {
     const std::lock_guard lock(mutex_);
     if (stopping_) return Status(StatusCode::kFailedPrecondition, "the server is shutting down");
-    if (static_cast<int>(waiting_.size()) >= options_.max_queued + options_.max_running) {
-      return Status(StatusCode::kResourceExhausted, "the queue is full: " + std::to_string(waiting_.size()) + " requests wait");
+    // Who arrives during a step waits for its end, and is not a queue while places are free.
+    const int free_places = std::max(0, options_.max_running - snapshot_.running - snapshot_.preempted);
+    const int64_t most_tokens = std::max<int64_t>(options_.max_queued_tokens > 0 ? options_.max_queued_tokens : int64_t{64} * options_.step_tokens, context_);
+    if (!request.is_further_choice &&
+        (queued_requests_ >= options_.max_queued + free_places || (queued_requests_ > 0 && queued_tokens_ + prompt_tokens > most_tokens))) {
+      ++counters_.rejected_full;
+      return Status(StatusCode::kResourceExhausted, "the queue is full: " + std::to_string(queued_requests_) + " requests with " +
+                                                        std::to_string(queued_tokens_) + " prompt tokens wait");
     }
     id = next_id_++;
-    waiting_.push_back({id, std::move(request), std::move(sink)});
-    ++snapshot_.waiting;
+    queued_requests_ += request.is_further_choice ? 0 : 1;
+    ++queued_all_;
+    queued_tokens_ += prompt_tokens;
+    arrivals_.push_back({id, std::move(request), std::move(sink), Clock::now()});
   }
   wake_.notify_all();
   return id;
@@ -99,32 +86,91 @@ void Scheduler::Cancel(uint64_t id) {
   wake_.notify_all();
 }
 
+int Scheduler::CancelAll() {
+  int count = 0;
+  const Status status = Call([&](KvCache&) {
+    const std::lock_guard lock(mutex_);
+    for (const Waiting& waiting : waiting_) cancelled_.push_back(waiting.id);
+    for (const auto* list : {&running_, &preempted_}) {
+      for (const Running& running : *list) cancelled_.push_back(running.id);
+    }
+    count = static_cast<int>(cancelled_.size());
+  });
+  return status.ok() ? count : 0;
+}
+
+Status Scheduler::Call(std::function<void(KvCache&)> work) {
+  auto done = std::make_shared<std::promise<Status>>();
+  std::future<Status> result = done->get_future();
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) return {StatusCode::kCancelled, "the server is shutting down"};
+    calls_.push_back({std::move(work), [done](Status status) { done->set_value(std::move(status)); }});
+  }
+  wake_.notify_all();
+  return result.get();
+}
+
 SchedulerSnapshot Scheduler::snapshot() const {
   const std::lock_guard lock(mutex_);
   SchedulerSnapshot copy = snapshot_;
-  copy.step_age_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - last_turn_).count();
+  copy.waiting = queued_all_;
+  copy.waiting_tokens = queued_tokens_;
+  copy.step_age_seconds = std::chrono::duration<double>(Clock::now() - last_turn_).count();
   return copy;
 }
+
+SchedulerCounters Scheduler::counters() const {
+  const std::lock_guard lock(mutex_);
+  return counters_;
+}
+
+double Scheduler::retry_after_seconds() const {
+  const std::lock_guard lock(mutex_);
+  const double seconds = snapshot_.prefill_rate > 0 ? static_cast<double>(queued_tokens_) / snapshot_.prefill_rate : 1;
+  return std::clamp(seconds, 1.0, 60.0);
+}
+
+// --- The loop
 
 void Scheduler::Loop() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      last_turn_ = std::chrono::steady_clock::now();
+      last_turn_ = Clock::now();
       // A pause of a second at most, so that an idle loop also shows that it lives.
-      wake_.wait_for(lock, std::chrono::seconds(1), [this] { return stopping_ || !active_.empty() || !waiting_.empty() || !cancelled_.empty(); });
+      wake_.wait_for(lock, std::chrono::seconds(1), [this] {
+        return stopping_ || !running_.empty() || !preempted_.empty() || !waiting_.empty() || !arrivals_.empty() || !cancelled_.empty() || !calls_.empty();
+      });
       if (stopping_) break;
     }
+    TakeArrivals();
+    RunCalls();
     TakeCancelled();
+    ExpireWaiting();
     Admit();
-    if (!active_.empty()) RunStep();
-    Publish();
+    if (!running_.empty()) RunStep();
+    PublishSnapshot();
   }
+  EndAll();
+}
+
+void Scheduler::EndAll() {
+  TakeArrivals();
   const Status stopped(StatusCode::kCancelled, "the server is shutting down");
-  for (Active& active : active_) {
-    active.error = stopped;
-    active.Emit({});
+  std::vector<WaitingCall> calls;
+  {
+    const std::lock_guard lock(mutex_);
+    calls.swap(calls_);
   }
+  for (const WaitingCall& call : calls) call.done(stopped);
+  for (auto* list : {&running_, &preempted_}) {
+    for (Running& running : *list) {
+      running.error = stopped;
+      running.Emit({});
+    }
+  }
+  preempted_.clear();  // parked pages go before their cache
   for (Waiting& waiting : waiting_) {
     GenerationEvent event;
     event.error = stopped;
@@ -132,234 +178,126 @@ void Scheduler::Loop() {
   }
 }
 
+void Scheduler::TakeArrivals() {
+  std::vector<Waiting> arrivals;
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals.swap(arrivals_);
+  }
+  for (Waiting& waiting : arrivals) {
+    queue_.Push({waiting.id, waiting.request.tenant, waiting.request.priority});
+    waiting_.push_back(std::move(waiting));
+  }
+}
+
+void Scheduler::RunCalls() {
+  std::vector<WaitingCall> calls;
+  {
+    const std::lock_guard lock(mutex_);
+    calls.swap(calls_);
+  }
+  for (const WaitingCall& call : calls) {
+    call.work(*cache_);
+    call.done({});
+  }
+}
+
+void Scheduler::DropWaiting(std::list<Waiting>::iterator waiting, const Status& error, bool timed_out) {
+  GenerationEvent event;
+  event.error = error;
+  event.timed_out = timed_out;
+  event.timings.queue_seconds = std::chrono::duration<double>(Clock::now() - waiting->arrived).count();
+  waiting->sink(event);
+  queue_.Remove(waiting->id);
+  const std::lock_guard lock(mutex_);
+  queued_requests_ -= waiting->request.is_further_choice ? 0 : 1;
+  --queued_all_;
+  queued_tokens_ -= static_cast<int64_t>(waiting->request.prompt.size());
+  waiting_.erase(waiting);
+}
+
 void Scheduler::TakeCancelled() {
   std::vector<uint64_t> ids;
-  std::vector<Waiting> dropped;
   {
     const std::lock_guard lock(mutex_);
     ids.swap(cancelled_);
-    for (const uint64_t id : ids) {
-      const auto found = std::ranges::find(waiting_, id, &Waiting::id);
-      if (found == waiting_.end()) continue;
-      dropped.push_back(std::move(*found));
-      waiting_.erase(found);
-    }
-    snapshot_.cancelled += dropped.size();
   }
+  if (ids.empty()) return;
   const Status cancelled(StatusCode::kCancelled, "cancelled");
-  for (const Waiting& waiting : dropped) {
-    GenerationEvent event;
-    event.error = cancelled;
-    waiting.sink(event);
-  }
-  for (auto at = active_.begin(); at != active_.end();) {
-    const auto active = at++;
-    if (std::ranges::find(ids, active->id) == ids.end()) continue;
-    active->error = cancelled;
-    active->Emit({});
-    Retire(active, /*keep=*/true);
+  const auto is_cancelled = [&](uint64_t id) { return std::ranges::find(ids, id) != ids.end(); };
+  const auto count = [this](RequestState state) {
     const std::lock_guard lock(mutex_);
-    ++snapshot_.cancelled;
-  }
-}
-
-void Scheduler::Admit() {
-  while (static_cast<int>(active_.size()) < options_.max_running) {
-    Waiting next;
-    {
-      const std::lock_guard lock(mutex_);
-      if (waiting_.empty()) return;
-      next = std::move(waiting_.front());
-      waiting_.pop_front();
-    }
-    const int64_t needed = static_cast<int64_t>(next.request.prompt.size()) + next.request.answer.max_tokens;
-    if (!MakeRoom(needed)) {
-      const std::lock_guard lock(mutex_);
-      waiting_.push_front(std::move(next));  // in order of arrival: nobody overtakes a large request for ever
-      return;
-    }
-    const GenerationSink sink = next.sink;
-    if (const Status status = StartRequest(std::move(next)); !status.ok()) {
-      GenerationEvent event;
-      event.error = status;
-      sink(event);
-    }
-  }
-}
-
-// Whether `tokens` more fit beside what runs, after idle sequences were given up, the least recently used first. A running
-// request counts with its longest answer, so that a step never lacks a page.
-bool Scheduler::MakeRoom(int64_t tokens) {
-  int64_t held = tokens;
-  for (const Active& active : active_) held += active.reserved_tokens();
-  if (held > options_.kv_tokens) return false;
-  for (const Idle& idle : idle_) held += static_cast<int64_t>(idle.tokens.size());
-  while (held > options_.kv_tokens && !idle_.empty()) {
-    held -= static_cast<int64_t>(idle_.front().tokens.size());
-    OSCAR_CHECK(cache_->Release(idle_.front().sequence).ok());
-    idle_.pop_front();
-  }
-  return true;
-}
-
-// The idle sequence that shares most with the prompt, shortened to what it shares; else an empty one. `tokens`: what it holds.
-Result<SequenceId> Scheduler::SequenceFor(const GenerationRequest& request, std::vector<int32_t>* tokens) {
-  const std::vector<int32_t>& prompt = request.prompt;
-  const auto shared = [&](const Idle& idle) {
-    const size_t limit = std::min(idle.tokens.size(), prompt.size() - 1);  // the logits of the last one are needed
-    return std::mismatch(prompt.begin(), prompt.begin() + static_cast<std::ptrdiff_t>(limit), idle.tokens.begin()).first - prompt.begin();
+    ++counters_.cancelled[static_cast<std::size_t>(state)];
   };
-  auto best = idle_.end();
-  std::ptrdiff_t best_shared = kPageTokens - 1;  // less is not worth a sequence that another turn may want
-  for (auto idle = idle_.begin(); idle != idle_.end() && !request.score_prompt; ++idle) {
-    if (const std::ptrdiff_t count = shared(*idle); count > best_shared) {
-      best = idle;
-      best_shared = count;
-    }
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    const auto waiting = at++;
+    if (!is_cancelled(waiting->id)) continue;
+    DropWaiting(waiting, cancelled, false);
+    count(RequestState::kWaiting);
   }
-  if (best == idle_.end()) {
-    if (active_.size() + idle_.size() >= static_cast<size_t>(options_.max_running)) {
-      OSCAR_CHECK(!idle_.empty());
-      OSCAR_TRY(cache_->Release(idle_.front().sequence));
-      idle_.pop_front();
-    }
-    return cache_->NewSequence();
+  for (auto at = running_.begin(); at != running_.end();) {
+    const auto running = at++;
+    if (!is_cancelled(running->id)) continue;
+    running->error = cancelled;
+    running->Emit({});
+    count(running->state());
+    Retire(running);
   }
-  const SequenceId sequence = best->sequence;
-  *tokens = std::move(best->tokens);
-  idle_.erase(best);
-  if (static_cast<size_t>(best_shared) < tokens->size()) {
-    OSCAR_ASSIGN_OR_RETURN(const int kept, cache_->Truncate(sequence, static_cast<int>(best_shared)));
-    tokens->resize(static_cast<size_t>(kept));
-  }
-  return sequence;
-}
-
-Status Scheduler::StartRequest(Waiting waiting) {
-  OSCAR_ASSIGN_OR_RETURN(AnswerStream answer, AnswerStream::Create(engine_.tokenizer(), waiting.request.answer,
-                                                                   engine_.model().config().vocab_size, waiting.request.prompt));
-  std::vector<int32_t> tokens;
-  OSCAR_ASSIGN_OR_RETURN(const SequenceId sequence, SequenceFor(waiting.request, &tokens));
-  Active& active = active_.emplace_back(std::move(waiting), sequence, std::move(answer));
-  active.tokens = std::move(tokens);
-  active.cached_tokens = static_cast<int>(active.tokens.size());
-  const std::lock_guard lock(mutex_);
-  ++snapshot_.requests;
-  snapshot_.prompt_tokens += active.request.prompt.size();
-  snapshot_.cached_tokens += active.tokens.size();
-  return {};
-}
-
-void Scheduler::RunStep() {
-  std::vector<Active*> members;
-  std::vector<StepSequence> batch;
-  int room = options_.step_tokens;
-  for (Active& active : active_) {
-    if (!active.decoding()) continue;
-    members.push_back(&active);
-    batch.push_back({active.sequence, {&active.next_token, 1}, false});
-    --room;
-  }
-  for (Active& active : active_) {
-    if (active.decoding() || room <= 0) continue;
-    const std::span<const int32_t> rest = std::span<const int32_t>(active.request.prompt).subspan(active.tokens.size());
-    size_t count = std::min(rest.size(), static_cast<size_t>(room));
-    // Chunks end on whole pages where they can: the next one then begins with a full one.
-    const size_t over = (active.tokens.size() + count) % kPageTokens;
-    if (count < rest.size() && count > over) count -= over;
-    members.push_back(&active);
-    batch.push_back({active.sequence, rest.first(count), active.request.score_prompt});
-    room -= static_cast<int>(count);
-  }
-  RunBatch(members, batch);
-  for (auto at = active_.begin(); at != active_.end();) {
-    const auto active = at++;
-    if (active->ended()) Retire(active, /*keep=*/active->error.ok());
+  for (auto at = preempted_.begin(); at != preempted_.end();) {
+    const auto running = at++;
+    if (!is_cancelled(running->id)) continue;
+    running->error = cancelled;
+    running->Emit({});
+    count(RequestState::kPreempted);
+    queue_.AddRunning(running->request.tenant, -1);
+    preempted_.erase(running);
   }
 }
 
-void Scheduler::RunBatch(const std::vector<Active*>& members, const std::vector<StepSequence>& batch) {
-  const Status status = engine_.model().Forward(batch, *cache_, &logits_);
-  if (!status.ok()) {
-    // Nothing was committed. One request's bad numbers must not end the others: each is tried alone.
-    if (members.size() > 1) {
-      for (size_t i = 0; i < members.size(); ++i) RunBatch({members[i]}, {batch[i]});
-      return;
-    }
-    members[0]->error = status;
-    members[0]->Emit({});
+void Scheduler::ExpireWaiting() {
+  const Clock::time_point now = Clock::now();
+  for (auto at = waiting_.begin(); at != waiting_.end();) {
+    const auto waiting = at++;
+    const double waited = std::chrono::duration<double>(now - waiting->arrived).count();
+    const double deadline = waiting->request.deadline_seconds;
+    const bool expired = (options_.queue_timeout > 0 && waited > options_.queue_timeout) || (deadline > 0 && waited > deadline);
+    if (!expired) continue;
+    DropWaiting(waiting, {StatusCode::kFailedPrecondition, "the request waited " + std::to_string(static_cast<int>(waited)) + " s and did not begin"}, true);
+    const std::lock_guard lock(mutex_);
+    ++counters_.rejected_timeout;
+  }
+}
+
+void Scheduler::PublishSnapshot() {
+  // Walks over the pages of all prefixes: not after every step.
+  const Clock::time_point now = Clock::now();
+  const bool idle = running_.empty() && waiting_.empty();
+  if (!idle && now - published_ < std::chrono::milliseconds(100)) {
+    const std::lock_guard lock(mutex_);
+    snapshot_.running = static_cast<int>(running_.size());
+    snapshot_.preempted = static_cast<int>(preempted_.size());
     return;
   }
-  const size_t vocab = static_cast<size_t>(engine_.model().config().vocab_size);
-  size_t row = 0;
-  for (size_t i = 0; i < members.size(); ++i) {
-    Active& active = *members[i];
-    const size_t rows = batch[i].all_logits ? batch[i].tokens.size() : 1;
-    const std::span<const float> logits = std::span(logits_).subspan(row * vocab, rows * vocab);
-    row += rows;
-    if (batch[i].all_logits) ScorePrompt(active, logits);
-    active.tokens.insert(active.tokens.end(), batch[i].tokens.begin(), batch[i].tokens.end());
-    if (active.tokens.size() >= active.request.prompt.size()) TakeLogits(active, logits.last(vocab));
+  published_ = now;
+  SchedulerSnapshot next;
+  next.running = static_cast<int>(running_.size());
+  next.preempted = static_cast<int>(preempted_.size());
+  next.waiting_prefix = waiting_prefix_;
+  next.kv_tokens = options_.kv_tokens;
+  for (const Running& running : running_) {
+    next.used_tokens += running.computed;
+    const SegmentTokens segments = cache_->segments(running.sequence);
+    next.segments.sink += segments.sink;
+    next.segments.body += segments.body;
+    next.segments.recent += segments.recent;
   }
-}
-
-// Row r of a prompt's part gives the probability of the token behind it.
-void Scheduler::ScorePrompt(Active& active, std::span<const float> logits) {
-  const size_t vocab = static_cast<size_t>(engine_.model().config().vocab_size);
-  const std::vector<int32_t>& prompt = active.request.prompt;
-  for (size_t r = 0; r < logits.size() / vocab && active.tokens.size() + r + 1 < prompt.size(); ++r) {
-    active.prompt_scores.push_back(
-        ScoreToken(logits.subspan(r * vocab, vocab), prompt[active.tokens.size() + r + 1], active.request.top_scores.value_or(0)));
-  }
-}
-
-// Samples the next token and says what came of it.
-void Scheduler::TakeLogits(Active& active, std::span<const float> logits) {
-  GenerationEvent event;
-  event.prompt_scores = std::exchange(active.prompt_scores, {});
-  if (active.request.answer.max_tokens == 0) {
-    active.finish = FinishReason::kLength;
-    return active.Emit(std::move(event));
-  }
-  const auto next = active.answer.Next(logits);
-  if (!next.ok()) {
-    active.error = next.status();
-    return active.Emit({});
-  }
-  event.tokens.push_back(next->token);
-  event.text = next->text;
-  if (active.request.top_scores) event.scores.push_back(ScoreToken(logits, next->token, *active.request.top_scores));
-  ++active.completion_tokens;
-  active.next_token = next->token;
-  active.finish = next->finish;
-  event.stop_string = next->stop_string;
-  event.stop_token = next->stop_token;
-  active.Emit(std::move(event));
-}
-
-void Scheduler::Retire(std::list<Active>::iterator active, bool keep) {
-  if (keep && !active->tokens.empty()) {
-    idle_.push_back({active->sequence, std::move(active->tokens)});
-  } else {
-    OSCAR_CHECK(cache_->Release(active->sequence).ok());
-  }
+  for (const Running& running : preempted_) next.parked_bytes += running.parked ? static_cast<int64_t>(running.parked->host_bytes()) : 0;
+  next.kv = cache_->stats();
+  next.prefixes = prefixes_.prefix_stats();
+  next.prefill_rate = prefill_second_per_token_ > 0 ? 1 / prefill_second_per_token_ : 0;
+  next.decode_rate = decode_step_seconds_ > 0 ? static_cast<double>(running_.size()) / decode_step_seconds_ : 0;
   const std::lock_guard lock(mutex_);
-  snapshot_.generated_tokens += static_cast<uint64_t>(active->completion_tokens);
-  snapshot_.failed += !active->error.ok() && active->error.code() != StatusCode::kCancelled;
-  active_.erase(active);
-}
-
-void Scheduler::Publish() {
-  int64_t used = 0;
-  for (const Active& active : active_) used += static_cast<int64_t>(active.tokens.size());
-  for (const Idle& idle : idle_) used += static_cast<int64_t>(idle.tokens.size());
-  const KvCacheStats stats = cache_->stats();
-  const std::lock_guard lock(mutex_);
-  snapshot_.running = static_cast<int>(active_.size());
-  snapshot_.waiting = static_cast<int>(waiting_.size());
-  snapshot_.used_tokens = used;
-  snapshot_.kv_tokens = options_.kv_tokens;
-  snapshot_.kv = stats;
+  snapshot_ = next;
 }
 
 }  // namespace oscar::engine

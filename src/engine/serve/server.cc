@@ -5,6 +5,8 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <cctype>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
@@ -15,20 +17,20 @@
 #include "oscar/version.h"
 #include "src/base/status_macros.h"
 #include "src/base/digest.h"
+#include "src/engine/serve/admin_routes.h"
 #include "src/engine/serve/answer_ticker.h"
 #include "src/engine/serve/auth.h"
 #include "src/engine/serve/chat_page.h"
 #include "src/engine/serve/completion_answer.h"
 #include "src/engine/serve/completion_call.h"
 #include "src/engine/serve/embedded_files.h"
+#include "src/engine/serve/server_metrics.h"
 #include "src/engine/serve/token_routes.h"
 
 namespace oscar::engine {
 namespace {
 
 using nlohmann::ordered_json;
-
-constexpr double kStalledSeconds = 60;
 
 std::string RandomId() {
   static thread_local std::mt19937_64 rng{std::random_device{}()};
@@ -40,7 +42,7 @@ std::string RandomId() {
 class ServerImpl final : public Server {
  public:
   ServerImpl(Engine& engine, std::string model_id, const ServerOptions& options, KeyRing keys)
-      : engine_(engine), model_id_(std::move(model_id)), options_(options), keys_(std::move(keys)), grammars_(engine.tokenizer()), workers_(2) {}
+      : engine_(engine), model_id_(std::move(model_id)), options_(options), keys_(std::move(keys)), observer_(std::make_shared<RequestObserver>(options.log, stderr)), grammars_(engine.tokenizer()), workers_(2) {}
   ~ServerImpl() override {
     // First those who call the scheduler, then the scheduler, whose last events go to connections that nobody serves any more.
     if (http_ != nullptr) http_->Stop();
@@ -82,12 +84,36 @@ class ServerImpl final : public Server {
   }
 
  private:
-  static HttpFields BaseFields(const HttpRequest& request) {
+  // Who asks: the request's id, and the key it came with (null: there are none).
+  struct Caller {
+    std::string id;
+    const ApiKey* key = nullptr;
+  };
+
+  static std::string RequestId(const HttpRequest& request) {
     const std::string* given = request.Find("x-request-id");
     const bool usable = given != nullptr && !given->empty() && given->size() <= 128 && std::ranges::all_of(*given, [](unsigned char c) {
       return std::isalnum(c) || c == '.' || c == '_' || c == '-';
     });
-    return {{"x-request-id", usable ? *given : RandomId()}, {"cache-control", "no-store"}, {"x-content-type-options", "nosniff"}};
+    return usable ? *given : RandomId();
+  }
+
+  // The path as a label: nothing that a client made up.
+  static std::string RouteOf(const std::string& path) {
+    for (const char* route : {"/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize", "/v1/tokenize", "/detokenize", "/v1/detokenize",
+                              "/tokenizer_info", "/model_info", "/openapi.json", "/health", "/ready", "/live", "/version", "/metrics", "/v1/loads",
+                              "/v1/cache", "/flush_cache", "/reset_prefix_cache", "/abort_request", "/v1/kv", "/v1/kv/save", "/v1/kv/restore", "/",
+                              "/favicon.ico"}) {
+      if (path == route) return path;
+    }
+    return path.starts_with("/v1/models/") ? "/v1/models/{id}" : path.starts_with("/v1/kv/") ? "/v1/kv/{name}" : "other";
+  }
+
+  static std::string MethodOf(const std::string& method) {
+    for (const char* known : {"GET", "HEAD", "POST", "DELETE", "OPTIONS"}) {
+      if (method == known) return method;
+    }
+    return "other";
   }
 
   static void SendJson(HttpResponder& responder, int status, HttpFields fields, std::string body) {
@@ -107,10 +133,18 @@ class ServerImpl final : public Server {
     return IsLoopback(name) || std::ranges::find(options_.allowed_hosts, name) != options_.allowed_hosts.end();
   }
 
-  void Handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) {
-    HttpFields fields = BaseFields(request);
-    for (auto& field : OriginFields(request, options_.cors_origins)) fields.push_back(std::move(field));
+  void Handle(HttpRequest request, std::shared_ptr<HttpResponder> inner) {
     const std::string path = request.target.substr(0, request.target.find('?'));
+    RequestRecord record;
+    record.id = RequestId(request);
+    record.method = MethodOf(request.method);
+    record.route = RouteOf(path);
+    HttpFields fields = {{"x-request-id", record.id}, {"cache-control", "no-store"}, {"x-content-type-options", "nosniff"}};
+    for (auto& field : OriginFields(request, options_.cors_origins)) fields.push_back(std::move(field));
+    const bool polled = path == "/health" || path == "/ready" || path == "/live" || path == "/metrics";
+    const Caller caller{record.id, keys_.empty() ? nullptr : keys_.Find(request)};
+    if (caller.key != nullptr) record.tenant = caller.key->tenant;
+    const auto responder = std::make_shared<ObservedResponder>(std::move(inner), observer_, std::move(record), !polled);
     if (!HostAllowed(request)) {
       return SendError(*responder, std::move(fields), {403, "permission_error", "host_not_allowed", "", "this server answers to loopback names only", {}});
     }
@@ -121,10 +155,30 @@ class ServerImpl final : public Server {
     const bool get = request.method == "GET" || request.method == "HEAD";
     if (path == "/") return get ? Page(*responder, fields) : WrongMethod(*responder, fields, "GET");
     if (path == "/favicon.ico") return get ? responder->Send(204, std::move(fields), "") : WrongMethod(*responder, fields, "GET");
-    if (path == "/health" || path == "/ready" || path == "/live") return get ? Health(*responder, fields, path) : WrongMethod(*responder, fields, "GET");
-    if (!keys_.empty() && keys_.Find(request) == nullptr) {
-      fields.emplace_back("WWW-Authenticate", "Bearer");
-      return SendError(*responder, std::move(fields), {401, "authentication_error", "invalid_api_key", "", "the API key is missing or wrong", {}});
+    if (polled && path != "/metrics") return get ? Health(*responder, fields, path) : WrongMethod(*responder, fields, "GET");
+    std::string_view admin_method;
+    const bool admin = IsAdminRoute(path, &admin_method);
+    if (!keys_.empty() && !(path == "/metrics" && options_.public_metrics)) {
+      if (caller.key == nullptr) {
+        ++auth_failures_;
+        fields.emplace_back("WWW-Authenticate", "Bearer");
+        return SendError(*responder, std::move(fields), {401, "authentication_error", "invalid_api_key", "", "the API key is missing or wrong", {}});
+      }
+      if (!caller.key->Allows(admin ? KeyRole::kAdmin : path == "/metrics" ? KeyRole::kMetrics : KeyRole::kUser)) {
+        return SendError(*responder, std::move(fields), {403, "permission_error", "admin_required", "", "this key may not use this route", {}});
+      }
+    }
+    if (path == "/metrics" || path == "/v1/loads" || path == "/v1/cache") {
+      return get ? Report(request, *responder, std::move(fields), path) : WrongMethod(*responder, fields, "GET");
+    }
+    if (admin) {
+      if (request.method != admin_method) return WrongMethod(*responder, fields, std::string(admin_method).c_str());
+      boost::asio::post(workers_, [this, path, request = std::move(request), fields = std::move(fields), responder] {
+        const AdminContext context{*scheduler_, options_.kv_folder, engine_.identity().fingerprint, [this](const std::string& id) { return Abort(id); }};
+        RouteAnswer answer = RunAdminRoute(path, request.method, request.body, context);
+        SendJson(*responder, answer.status, fields, std::move(answer.body));
+      });
+      return;
     }
     const bool tokens = path == "/tokenize" || path == "/v1/tokenize" || path == "/detokenize" || path == "/v1/detokenize";
     if (tokens || path == "/v1/chat/completions" || path == "/v1/completions") {
@@ -133,8 +187,8 @@ class ServerImpl final : public Server {
       if (type == nullptr || !type->starts_with("application/json")) {
         return SendError(*responder, std::move(fields), FromHttpStatus(415, "the body must have Content-Type: application/json"));
       }
-      boost::asio::post(workers_, [this, tokens, path, request = std::move(request), fields = std::move(fields), responder = std::move(responder)] {
-        tokens ? Tokens(path, request, fields, *responder) : Complete(path == "/v1/chat/completions", request, fields, responder);
+      boost::asio::post(workers_, [this, tokens, path, caller, request = std::move(request), fields = std::move(fields), responder] {
+        tokens ? Tokens(path, request, fields, *responder) : Complete(path == "/v1/chat/completions", request, fields, responder, caller);
       });
       return;
     }
@@ -175,11 +229,34 @@ class ServerImpl final : public Server {
 
   void Health(HttpResponder& responder, HttpFields fields, const std::string& path) {
     const SchedulerSnapshot now = scheduler_->snapshot();
-    const bool stalled = now.step_age_seconds > kStalledSeconds;
+    const bool stalled = now.step_age_seconds > options_.watchdog_seconds;
     if (stalled || (draining_ && path != "/live")) {
       return SendJson(responder, 503, std::move(fields), JsonText({{"status", stalled ? "stalled" : "draining"}}));
     }
     SendJson(responder, 200, std::move(fields), JsonText({{"status", "ok"}, {"step_age_ms", static_cast<int64_t>(now.step_age_seconds * 1000)}}));
+  }
+
+  // How it goes: metrics, load, what is cached.
+  void Report(const HttpRequest& request, HttpResponder& responder, HttpFields fields, const std::string& path) {
+    if (path != "/metrics") return SendJson(responder, 200, std::move(fields), path == "/v1/loads" ? LoadsBody(*scheduler_) : CacheBody(*scheduler_));
+    const MetricsAliases aliases = request.target.find("compat=none") != std::string::npos ? MetricsAliases::kNone : MetricsAliases::kVllm;
+    fields.emplace_back("Content-Type", "text/plain; version=0.0.4; charset=utf-8");
+    const ServerMetrics metrics{model_id_, *scheduler_, observer_->counts, http_->connections(), !draining_, auth_failures_};
+    responder.Send(200, std::move(fields), MetricsBody(metrics, aliases));
+  }
+
+  // Ends the requests with this id, or all; gives how many sequences were told.
+  int Abort(const std::string& id) {
+    if (id.empty()) return scheduler_->CancelAll();
+    const std::lock_guard lock(live_mutex_);
+    int count = 0;
+    for (auto [at, end] = live_.equal_range(id); at != end; ++at) {
+      const auto ids = at->second.lock();
+      if (ids == nullptr) continue;
+      for (const uint64_t sequence : *ids) scheduler_->Cancel(sequence);
+      count += static_cast<int>(ids->size());
+    }
+    return count;
   }
 
   void Models(HttpResponder& responder, HttpFields fields, const std::string& path) {
@@ -200,7 +277,15 @@ class ServerImpl final : public Server {
     SendJson(responder, 200, std::move(fields), std::get<std::string>(answer));
   }
 
-  void Complete(bool chat, const HttpRequest& request, HttpFields fields, const std::shared_ptr<HttpResponder>& responder) {
+  // Whose share of the machine a request uses, and whose prefixes it sees.
+  void SetTenant(const Caller& caller, GenerationRequest* request) const {
+    if (caller.key == nullptr) return;
+    request->tenant = caller.key->tenant_index;
+    request->priority = std::max(request->priority, caller.key->least_priority);
+    if (keys_.num_tenants() > 1 && !options_.share_prefixes) request->space = caller.key->tenant + '\n' + request->space;
+  }
+
+  void Complete(bool chat, const HttpRequest& request, HttpFields fields, const std::shared_ptr<ObservedResponder>& responder, const Caller& caller) {
     if (draining_) {
       fields.emplace_back("retry-after", "5");
       return SendError(*responder, std::move(fields), {503, "service_unavailable_error", "draining", "", "the server is shutting down", {}});
@@ -219,13 +304,25 @@ class ServerImpl final : public Server {
         CompletionAnswer::Identity{(chat ? "chatcmpl-" : "cmpl-") + RandomId(), model_id_, fingerprint_, now}, std::move(fields), responder);
     if (call.stream) ticker_.Add(answer);
     const auto ids = std::make_shared<std::vector<uint64_t>>();
+    {
+      const std::lock_guard lock(live_mutex_);
+      std::erase_if(live_, [](const auto& entry) { return entry.second.expired(); });
+      live_.emplace(caller.id, ids);
+    }
     for (size_t choice = 0; choice < call.requests.size(); ++choice) {
-      const auto id = scheduler_->Submit(std::move(call.requests[choice]), [answer, choice](const GenerationEvent& event) { answer->Add(static_cast<int>(choice), event); });
+      SetTenant(caller, &call.requests[choice]);
+      const auto id = scheduler_->Submit(std::move(call.requests[choice]), [answer, choice, responder](const GenerationEvent& event) {
+        responder->Note(event);
+        answer->Add(static_cast<int>(choice), event);
+      });
       if (!id.ok()) {
-        answer->Fail(FromStatus(id.status()));
+        ApiError error = FromStatus(id.status());
+        error.retry_after_seconds = scheduler_->retry_after_seconds();
+        answer->Fail(error);
         for (const uint64_t submitted : *ids) scheduler_->Cancel(submitted);
         return;
       }
+      const std::lock_guard lock(live_mutex_);
       ids->push_back(*id);
     }
     responder->OnClosed([this, ids] {
@@ -237,9 +334,13 @@ class ServerImpl final : public Server {
   const std::string model_id_;
   const ServerOptions options_;
   const KeyRing keys_;
+  const std::shared_ptr<RequestObserver> observer_;
   const HttpFields page_fields_ = PageFields(ChatPage());
   const int64_t started_ = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   std::atomic<bool> draining_ = false;
+  std::atomic<uint64_t> auth_failures_ = 0;
+  std::mutex live_mutex_;
+  std::multimap<std::string, std::weak_ptr<std::vector<uint64_t>>> live_;  // sequences by id of their request
   std::unique_ptr<Scheduler> scheduler_;
   std::optional<ServedModel> served_;
   std::optional<CacheReport> cache_report_;
@@ -259,6 +360,10 @@ Result<std::unique_ptr<Server>> Server::Start(Engine& engine, const KvSetup& set
     return Status(StatusCode::kFailedPrecondition, "--host " + options.http.address +
                                                        " can be reached by others: give --api-key-file, or --insecure-open to serve without keys");
   }
+  if (!options.kv_folder.empty() && !std::filesystem::is_directory(options.kv_folder)) {
+    return Status(StatusCode::kNotFound, "--kv-dir " + options.kv_folder.string() + ": no such folder");
+  }
+  if (!(options.watchdog_seconds > 0)) return Status(StatusCode::kInvalidArgument, "--watchdog: must be positive");
   std::string id = options.model_id.empty() ? engine.model_path().stem().string() : options.model_id;
   auto server = std::make_unique<ServerImpl>(engine, std::move(id), options, std::move(keys));
   OSCAR_TRY(server->Run(setup));

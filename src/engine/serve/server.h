@@ -10,6 +10,7 @@
 #include "oscar/result.h"
 #include "src/engine/runtime/engine.h"
 #include "src/engine/serve/http_server.h"
+#include "src/engine/serve/request_log.h"
 #include "src/engine/serve/scheduler.h"
 
 namespace oscar::engine {
@@ -23,6 +24,11 @@ struct ServerOptions {
   std::vector<std::string> cors_origins, allowed_hosts;  // origins of other sites' pages that may ask; names besides loopback's
   bool strict_fields = false;           // refuse request members that are not known
   bool insecure_open = false;           // allow an address that others reach without keys
+  bool share_prefixes = false;          // among tenants
+  bool public_metrics = false;          // /metrics without a key
+  std::filesystem::path kv_folder;      // of KV files; empty: none are kept
+  double watchdog_seconds = 60;         // without a step while there is work: stalled
+  LogFormat log = LogFormat::kText;     // of requests, to standard error
 };
 
 class Server {

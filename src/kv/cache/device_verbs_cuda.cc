@@ -459,6 +459,16 @@ void DeviceVerbs::CopyPage(std::byte* to, const std::byte* from, std::size_t byt
   cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_);  // a failure shows in Verify
 }
 
+Status DeviceVerbs::ReadPage(const std::byte* page, std::span<std::byte> out) {
+  OSCAR_TRY(FromCuda(cudaMemcpyAsync(out.data(), page, out.size(), cudaMemcpyDeviceToHost, stream_), "read of a page"));
+  return FromCuda(cudaStreamSynchronize(stream_), "read of a page");
+}
+
+Status DeviceVerbs::WritePage(std::byte* page, std::span<const std::byte> bytes) {
+  OSCAR_TRY(FromCuda(cudaMemcpyAsync(page, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream_), "write of a page"));
+  return FromCuda(cudaStreamSynchronize(stream_), "write of a page");
+}
+
 Status DeviceVerbs::ReadEncodedPage(const KernelContext& /*context*/, const std::byte* page, std::span<std::byte> out) {
   using Layout = affine::PageLayout<2>;
   const int d = shape_.head_dim;

@@ -34,6 +34,9 @@ class DeviceVerbs final : public KvVerbs {
 
   Result<PageMemory> AllocatePages(std::size_t bytes) override;
   void CopyPage(std::byte* to, const std::byte* from, std::size_t bytes) override;
+  Status ReadPage(const std::byte* page, std::span<std::byte> out) override;
+  Status WritePage(std::byte* page, std::span<const std::byte> bytes) override;
+  std::string_view page_layout() const override { return "cuda"; }
   Status ReadEncodedPage(const KernelContext& context, const std::byte* page, std::span<std::byte> out) override;
   Status Verify(const KernelContext& context) override;
 

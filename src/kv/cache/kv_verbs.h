@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "oscar/kernels.h"
 #include "src/base/buffer.h"
@@ -44,6 +45,17 @@ class KvVerbs {
     return PageMemory(owner->data(), [owner](std::byte*) mutable { owner.reset(); });
   }
   virtual void CopyPage(std::byte* to, const std::byte* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  // The bytes of a page of one layer, as they stand, to this process and back: for pages that leave the pools.
+  virtual Status ReadPage(const std::byte* page, std::span<std::byte> out) {
+    std::memcpy(out.data(), page, out.size());
+    return {};
+  }
+  virtual Status WritePage(std::byte* page, std::span<const std::byte> bytes) {
+    std::memcpy(page, bytes.data(), bytes.size());
+    return {};
+  }
+  // Names the layout of those bytes, for files.
+  virtual std::string_view page_layout() const { return "host"; }
   // An encoded page of all KV heads in the layout of docs/kv-format.md.
   virtual Status ReadEncodedPage(const KernelContext& /*context*/, const std::byte* page, std::span<std::byte> out) {
     std::memcpy(out.data(), page, out.size());

@@ -82,7 +82,8 @@ PagedKvCache::PagedKvCache(Parts parts)
       bf16_bytes_(std::move(parts.bf16_bytes)),
       encoded_bytes_(std::move(parts.encoded_bytes)),
       bf16_pool_("BF16", plan_.bf16_pages),
-      encoded_pool_("encoded", plan_.encoded_pages) {}
+      encoded_pool_("encoded", plan_.encoded_pages),
+      prefixes_(plan_.windows) {}
 
 // --- Sequences
 // ---------------------------------------------------------------------------------------------------------
@@ -142,18 +143,21 @@ Result<SequenceId> PagedKvCache::Fork(SequenceId id) {
   const int length = parent->pages->length();
   pool::PageRef last_page;
   if (length % kPageTokens != 0) {
-    Result<pool::PageRef> page = bf16_pool_.Take();
+    Result<pool::PageRef> page = TakePage(PageKind::kBf16);
     if (!page.ok()) return page.status().WithContext("fork of " + Name(id));
     last_page = std::move(page).value();
     CopyBf16Page(parent->pages->SlotFor(length).page, last_page.id());
   }
-  return Occupy(*child, parent->pages->Fork(std::move(last_page)));
+  const SequenceId id_of_child = Occupy(*child, parent->pages->Fork(std::move(last_page)));
+  child->era = parent->era;
+  return id_of_child;
 }
 
 SequenceId PagedKvCache::Occupy(Sequence& place, pool::SequencePages pages) {
   place.pages = std::move(pages);
   place.layer_appended.assign(static_cast<std::size_t>(config_.shape.num_layers), 0);
   place.id = place.next_id;
+  place.era = era_;
   return place.id;
 }
 
@@ -198,9 +202,15 @@ Status PagedKvCache::Reserve(SequenceId id, int num_tokens) {
                                               " tokens; this cache takes 1 to " +
                                               std::to_string(config_.max_step_tokens)};
   }
-  Result<pool::Reservation> step = pool::Reservation::Make(*sequence->pages, bf16_pool_, encoded_pool_, num_tokens);
-  if (!step.ok()) return step.status().WithContext(Name(id));
-  sequence->step.emplace(std::move(step).value());
+  while (!sequence->step) {
+    Result<pool::Reservation> step = pool::Reservation::Make(*sequence->pages, bf16_pool_, encoded_pool_, num_tokens);
+    if (step.ok()) {
+      sequence->step.emplace(std::move(step).value());
+    } else if (step.status().code() != StatusCode::kResourceExhausted ||
+               !MakeRoom(pool::Reservation::PagesNeeded(*sequence->pages, num_tokens))) {
+      return step.status().WithContext(Name(id));
+    }
+  }
   std::fill(sequence->layer_appended.begin(), sequence->layer_appended.end(), uint8_t{0});
   if (const auto copy = sequence->step->copy()) CopyBf16Page(copy->from, copy->to);
   return {};
@@ -391,10 +401,7 @@ LayerStorage PagedKvCache::Storage(int layer) const {
 
 void PagedKvCache::CopyBf16Page(pool::PageId from, pool::PageId to) {
   for (int layer = 0; layer < config_.shape.num_layers; ++layer) {
-    const LayerStorage storage = Storage(layer);
-    verbs_->CopyPage(storage.bf16_pages + static_cast<std::size_t>(to) * storage.bf16_page_stride,
-                     storage.bf16_pages + static_cast<std::size_t>(from) * storage.bf16_page_stride,
-                     storage.bf16_page_stride);
+    verbs_->CopyPage(PageOfLayer(PageKind::kBf16, layer, to), PageOfLayer(PageKind::kBf16, layer, from), Storage(layer).bf16_page_stride);
   }
 }
 
@@ -436,25 +443,6 @@ Status PagedKvCache::ReadEncodedPage(SequenceId id, int layer, int page_index, s
   }
   const auto page = static_cast<std::size_t>(sequence->pages->encoded().page(page_index).id());
   return verbs_->ReadEncodedPage(context_, storage.encoded_pages + page * storage.encoded_page_stride, out);
-}
-
-pool::CacheSnapshot PagedKvCache::Snapshot() const {
-  pool::CacheSnapshot snapshot = {plan_.windows, bf16_pool_.Snapshot(), encoded_pool_.Snapshot(), {}};
-  for (const auto& sequence : sequences_) {
-    if (!sequence->pages) continue;
-    pool::SequenceSnapshot description;
-    description.id = sequence->id;
-    description.length = sequence->pages->length();
-    const auto bf16 = sequence->pages->bf16().entries(), encoded = sequence->pages->encoded().entries();
-    description.bf16_table.assign(bf16.begin(), bf16.end());
-    description.encoded_table.assign(encoded.begin(), encoded.end());
-    if (sequence->step) {
-      description.step_tokens = sequence->step->num_tokens();
-      description.replaced_page = pool::TableEntry(sequence->step->replaced_page());
-    }
-    snapshot.sequences.push_back(std::move(description));
-  }
-  return snapshot;
 }
 
 }  // namespace oscar::cache

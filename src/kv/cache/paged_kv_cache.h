@@ -12,17 +12,20 @@
 #include <vector>
 
 #include "oscar/kv_cache.h"
+#include "oscar/prefix_cache.h"
 #include "src/base/buffer.h"
+#include "src/kv/cache/kv_file.h"
 #include "src/kv/cache/kv_verbs.h"
 #include "src/kv/pool/capacity_plan.h"
 #include "src/kv/pool/page_pool.h"
+#include "src/kv/pool/prefix_tree.h"
 #include "src/kv/pool/reservation.h"
 #include "src/kv/pool/sequence_pages.h"
 #include "src/kv/pool/snapshot.h"
 
 namespace oscar::cache {
 
-class PagedKvCache final : public KvCache {
+class PagedKvCache final : public KvCache, public PrefixCache {
  public:
   // As KvCache::Create, over the given verbs.
   static Result<std::unique_ptr<PagedKvCache>> Create(const KvMethod& method, CodecProfile profile,
@@ -47,6 +50,17 @@ class PagedKvCache final : public KvCache {
   Status Commit(SequenceId sequence, int num_tokens) override;
   void Abandon(SequenceId sequence) override;
 
+  PrefixCache* prefixes() override { return this; }
+  PrefixMatch Match(std::string_view space, std::span<const int32_t> tokens) const override;
+  Result<SequenceId> Resume(std::string_view space, std::span<const int32_t> tokens) override;
+  Status Publish(SequenceId sequence, std::string_view space, std::span<const int32_t> tokens, PrefixRetention retention) override;
+  void Clear() override;
+  PrefixStats prefix_stats() const override;
+  Result<std::unique_ptr<ParkedSequence>> Park(SequenceId sequence) override;
+  Result<SequenceId> Unpark(ParkedSequence& parked) override;
+  Status Save(const std::filesystem::path& path, std::string_view identity) const override;
+  Result<int> Restore(const std::filesystem::path& path, std::string_view identity) override;
+
   KvCacheStats stats() const override;
   const KvMethod& method() const override { return method_; }
   const CodecProfile& profile() const override { return profile_; }
@@ -65,7 +79,10 @@ class PagedKvCache final : public KvCache {
     std::optional<pool::SequencePages> pages;
     std::optional<pool::Reservation> step;  // behind `pages`, so that it is undone first
     std::vector<uint8_t> layer_appended;    // [num_layers] of the step in flight
+    uint64_t era = 0;                       // clears before it began
   };
+  class ParkedPages;
+  enum class PageKind : uint8_t { kBf16, kEncoded };
 
   struct Parts {
     KvMethod method;
@@ -88,6 +105,17 @@ class PagedKvCache final : public KvCache {
   Status CheckRows(const char* name, const RowsView<const float>& rows, int num_tokens, int num_heads) const;
   LayerStorage Storage(int layer) const;
   void CopyBf16Page(pool::PageId from, pool::PageId to);
+  // A page of all layers, one layer after the other.
+  std::size_t PageBytes(PageKind kind) const { return kind == PageKind::kBf16 ? plan_.bf16_page_bytes : plan_.encoded_page_bytes; }
+  std::byte* PageOfLayer(PageKind kind, int layer, pool::PageId page) const;
+  Status ReadPage(PageKind kind, pool::PageId page, std::span<std::byte> out) const;
+  Status WritePage(PageKind kind, pool::PageId page, std::span<const std::byte> bytes);
+  pool::PagePool& Pool(PageKind kind) { return kind == PageKind::kBf16 ? bf16_pool_ : encoded_pool_; }
+  // A free page, after prefixes gave one up if they must.
+  Result<pool::PageRef> TakePage(PageKind kind);
+  // Prefixes give up pages until so many are free, as far as they have any to give; whether they gave one.
+  bool MakeRoom(pool::Reservation::PageCounts needed);
+  KvFileKey FileKey(std::string_view identity) const;
   Status GrowWorkspace(std::size_t bytes);
 
   const KvMethod method_;
@@ -100,6 +128,9 @@ class PagedKvCache final : public KvCache {
   PageMemory bf16_bytes_, encoded_bytes_;
   base::Buffer workspace_;
   pool::PagePool bf16_pool_, encoded_pool_;
+  pool::PrefixTree prefixes_;
+  uint64_t era_ = 0;  // clears so far
+  std::vector<const ParkedPages*> parked_;
   std::vector<std::unique_ptr<Sequence>>
       sequences_;                                 // at most config_.max_sequences; behind the pools they hold pages of
   std::vector<AttendSequence> attend_sequences_;  // of the call in flight, kept for their capacity

@@ -40,6 +40,7 @@ Status CheckConfig(const KvCacheConfig& config) {
     return Invalid("max_sequences is " + std::to_string(config.max_sequences) + " and max_step_tokens " +
                    std::to_string(config.max_step_tokens) + ", each must be at least 1");
   }
+  if (config.prefix_pages < 0) return Invalid("prefix_pages is " + std::to_string(config.prefix_pages) + ", at least 0 is needed");
   return {};
 }
 
@@ -91,7 +92,7 @@ Result<CapacityPlan> PlanCapacity(const KvCacheConfig& config, const CodecInfo& 
     const int64_t pages_per_sequence = config.sink / kPageTokens + (window_tokens + kPageTokens - 1) / kPageTokens;
     bf16_pages = std::min(bf16_pages, sequences * pages_per_sequence);
   }
-  OSCAR_ASSIGN_OR_RETURN(plan.bf16_pages, PageCount("BF16", bf16_pages));
+  OSCAR_ASSIGN_OR_RETURN(plan.bf16_pages, PageCount("BF16", bf16_pages + config.prefix_pages));
   if (encodes) {
     OSCAR_ASSIGN_OR_RETURN(
         plan.encoded_page_bytes,

@@ -110,6 +110,8 @@ Status ValidateInvariants(const CacheSnapshot& snapshot) {
     OSCAR_TRY(CountUses({sequence.replaced_page}, "BF16", bf16_uses));
     OSCAR_TRY(CountUses(sequence.encoded_table, "encoded", encoded_uses));
   }
+  OSCAR_TRY(CountUses(snapshot.prefix_bf16, "BF16", bf16_uses));
+  OSCAR_TRY(CountUses(snapshot.prefix_encoded, "encoded", encoded_uses));
   OSCAR_TRY(CheckOwners(snapshot.bf16, bf16_uses, "BF16"));
   OSCAR_TRY(CheckOwners(snapshot.encoded, encoded_uses, "encoded"));
   for (const SequenceSnapshot& sequence : snapshot.sequences) OSCAR_TRY(CheckSequence(snapshot, sequence));

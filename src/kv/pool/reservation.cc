@@ -25,6 +25,22 @@ Reservation::~Reservation() {
   if (sequence_ != nullptr) RollBack();
 }
 
+namespace {
+
+// A page that others hold too may not be written.
+bool CopiesLastPage(const SequencePages& sequence) {
+  const int length = sequence.length();
+  return length % kPageTokens != 0 && sequence.bf16().page(length / kPageTokens).num_owners() > 1;
+}
+
+}  // namespace
+
+Reservation::PageCounts Reservation::PagesNeeded(const SequencePages& sequence, int num_tokens) {
+  const int length = sequence.length();
+  return {PagesFor(length + num_tokens) - PagesFor(length) + (CopiesLastPage(sequence) ? 1 : 0),
+          PlanDemotion(length, length + num_tokens, sequence.windows()).size()};
+}
+
 Result<Reservation> Reservation::Make(SequencePages& sequence, PagePool& bf16_pool, PagePool& encoded_pool,
                                       int num_tokens) {
   OSCAR_CHECK(num_tokens >= 1);
@@ -36,11 +52,12 @@ Result<Reservation> Reservation::Make(SequencePages& sequence, PagePool& bf16_po
                                               std::to_string(kMaxSequenceTokens)};
   }
   const int last_page = length / kPageTokens;
-  const bool copies_last_page = length % kPageTokens != 0 && sequence.bf16().page(last_page).num_owners() > 1;
+  const bool copies_last_page = CopiesLastPage(sequence);
   const int first_new_page = PagesFor(length), end_page = PagesFor(length + num_tokens);
+  const PageCounts needed = PagesNeeded(sequence, num_tokens);
+  OSCAR_TRY(bf16_pool.CheckFree(needed.bf16));
+  OSCAR_TRY(encoded_pool.CheckFree(needed.encoded));
   Reservation reservation(sequence, num_tokens);
-  OSCAR_TRY(bf16_pool.CheckFree(end_page - first_new_page + (copies_last_page ? 1 : 0)));
-  OSCAR_TRY(encoded_pool.CheckFree(reservation.demotions_.size()));
 
   // Both pools have been asked, so Take succeeds; were it ever to fail, the reservation gives back what it holds.
   sequence.bf16_.Resize(end_page);

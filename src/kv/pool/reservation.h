@@ -13,6 +13,12 @@ namespace oscar::pool {
 
 class Reservation {
  public:
+  // New pages that a reservation takes. num_tokens as Make.
+  struct PageCounts {
+    int bf16 = 0, encoded = 0;
+  };
+  static PageCounts PagesNeeded(const SequencePages& sequence, int num_tokens);
+
   // For `num_tokens` >= 1 tokens after sequence.length(): BF16 pages for them, a page of its own in place of a shared
   // partial last page, and encoded pages for PlanDemotion. kResourceExhausted when either pool is too small, and then
   // nothing has changed; kInvalidArgument beyond kMaxSequenceTokens. The sequence and the pools must stay in place

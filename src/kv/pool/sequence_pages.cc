@@ -6,6 +6,11 @@
 
 namespace oscar::pool {
 
+SequencePages::SequencePages(TierWindows windows, int length, PageTable bf16, PageTable encoded)
+    : windows_(windows), length_(length), bf16_(std::move(bf16)), encoded_(std::move(encoded)) {
+  OSCAR_CHECK(bf16_.num_entries() == PagesFor(length) && encoded_.num_entries() == PagesFor(length));
+}
+
 SequencePages::Slot SequencePages::SlotFor(int position) const {
   return {bf16_.page(position / kPageTokens).id(), position % kPageTokens};
 }
@@ -34,6 +39,13 @@ void SequencePages::Truncate(int length) {
   length_ = length;
   bf16_.Resize(PagesFor(length));
   encoded_.Resize(PagesFor(length));
+}
+
+void SequencePages::Exchange(int page_index, PageRef page) {
+  OSCAR_CHECK(page && (page_index + 1) * kPageTokens <= length_);
+  PageTable& table = page_index * kPageTokens < windows_.sink ? bf16_ : encoded_;
+  OSCAR_CHECK(static_cast<bool>(table.page(page_index)));
+  table.Place(page_index, std::move(page));
 }
 
 }  // namespace oscar::pool

@@ -13,6 +13,10 @@ class SequencePages {
  public:
   explicit SequencePages(TierWindows windows) : windows_(windows) {}  // an empty sequence
 
+  // A sequence of `length` tokens on these pages, which are those of method.md 5.4. Preconditions: both tables have
+  // PagesFor(length) entries.
+  SequencePages(TierWindows windows, int length, PageTable bf16, PageTable encoded);
+
   int length() const { return length_; }  // committed tokens
   TierWindows windows() const { return windows_; }
   const PageTable& bf16() const { return bf16_; }
@@ -35,6 +39,9 @@ class SequencePages {
   int ResumableLength(int length) const;
   // Gives up what a sequence of `length` tokens does not have. Precondition: ResumableLength(length) == length.
   void Truncate(int length);
+  // Puts another page with the same rows in place of the one held at `page_index`, BF16 in the sink and encoded behind it.
+  // Precondition: a full page stands there.
+  void Exchange(int page_index, PageRef page);
 
  private:
   friend class Reservation;

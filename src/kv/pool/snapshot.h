@@ -27,6 +27,7 @@ struct CacheSnapshot {
   TierWindows windows;
   PoolSnapshot bf16, encoded;
   std::vector<SequenceSnapshot> sequences;
+  std::vector<int32_t> prefix_bf16, prefix_encoded;  // handles of the prefix tree and of parked sequences, a page once per handle
 };
 
 }  // namespace oscar::pool
