@@ -162,7 +162,7 @@ class Serving(unittest.TestCase):
             response, data = self.server.request(method, path)
             self.assertEqual(response.status, status, path)
             if status == 405:
-                self.assertIn(response.headers["Allow"], ("GET", "POST"))
+                self.assertIn(response.headers["Allow"], ("GET, HEAD, OPTIONS", "POST, OPTIONS"))
             if status >= 400:
                 self.assertIn("message", json.loads(data)["error"])
         response, _ = self.server.request("POST", "/v1/chat/completions", "{}", {"Content-Type": "text/plain"})

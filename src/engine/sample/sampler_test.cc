@@ -187,6 +187,39 @@ TEST(Sampler, ExtremeTemperaturesStayFinite) {
   EXPECT_NEAR(Frequencies(hot, {1.0f, 2.0f, 3.0f}, 6000)[0], 0.33, 0.03);
 }
 
+TEST(Sampler, BiasComesBeforeLimitsAndLimitsBeforeEverythingElse) {
+  Sampler sampler = MakeSampler({.temperature = 0, .logit_bias = {{2, 10.0f}, {3, 100.0f}}}, 40);
+  std::vector<float> logits(40, 0.0f);
+  logits[1] = 5;
+  EXPECT_EQ(SampleAt(sampler, logits, 0), 3);
+  const std::vector<uint32_t> allowed = {0b0111};  // 0, 1, 2; nothing behind token 31
+  const std::vector<int32_t> forbidden = {2};
+  EXPECT_EQ(*sampler.Sample(logits, 0, {.allowed = allowed}), 2);
+  EXPECT_EQ(*sampler.Sample(logits, 0, {.allowed = allowed, .forbidden = forbidden}), 1);
+  EXPECT_EQ(*sampler.Sample(logits, 0, {.forbidden = forbidden}), 3);
+  const std::vector<uint32_t> nothing = {0, 0};
+  EXPECT_EQ(sampler.Sample(logits, 0, {.allowed = nothing}).status().code(), StatusCode::kNonFinite);
+  Sampler warm = MakeSampler({.temperature = 1.5f}, 40);
+  for (int64_t i = 0; i < 200; ++i) EXPECT_LT(*warm.Sample(logits, i, {.allowed = allowed}), 3);
+}
+
+TEST(Sampler, ABiasOfATokenThatIsNotThereIsRefused) {
+  EXPECT_EQ(Sampler::Create({.logit_bias = {{3, 1.0f}}}, 3).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_FALSE(ValidateSamplingParams({.logit_bias = {{0, 101.0f}}}).ok());
+}
+
+TEST(Sampler, ChoicesOfOneSeedDrawDifferently) {
+  const std::vector<float> logits(1000, 0.0f);
+  Sampler first = MakeSampler({.choice = 0}, 1000), again = MakeSampler({.choice = 0}, 1000), second = MakeSampler({.choice = 1}, 1000);
+  int same = 0;
+  for (int64_t i = 0; i < 100; ++i) {
+    const int32_t token = SampleAt(first, logits, i);
+    EXPECT_EQ(SampleAt(again, logits, i), token);
+    same += SampleAt(second, logits, i) == token;
+  }
+  EXPECT_LT(same, 5);
+}
+
 TEST(SamplingParams, ValuesOutOfRangeAreNamed) {
   const auto message = [](const SamplingParams& params) { return ValidateSamplingParams(params).message(); };
   EXPECT_NE(message({.temperature = -1}).find("temperature"), std::string::npos);
@@ -211,6 +244,8 @@ TEST(ScoreToken, GivesTheSoftmaxOfTheTokenAndOfTheMostLikelyOnesInOrder) {
   EXPECT_EQ(score.top[1].token, 2);
   EXPECT_EQ(ScoreToken(logits, 1, 1).token.log_probability, ScoreToken(logits, 1, 1).top[0].log_probability);
   EXPECT_TRUE(ScoreToken(logits, 1, 0).top.empty());
+  EXPECT_EQ(score.rank, 3);
+  EXPECT_EQ(ScoreToken(logits, 1, 0).rank, 1);
   EXPECT_EQ(ScoreToken(logits, 1, 20).top.size(), 3u);
 }
 

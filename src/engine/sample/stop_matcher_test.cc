@@ -65,5 +65,20 @@ TEST(StopMatcher, AgreesWithASearchInTheWholeTextForAnyPieces) {
   }
 }
 
+TEST(StopMatcher, NamesTheStopStringAndKeepsItWhenAskedTo) {
+  const auto shown = [](StopMatcher& matcher, std::initializer_list<const char*> pieces) {
+    std::string text;
+    for (const char* piece : pieces) text += matcher.Push(piece);
+    return text + matcher.Finish();
+  };
+  StopMatcher without({"END", "xx"}), with({"END", "xx"}, /*include=*/true), none({"END"});
+  EXPECT_EQ(shown(without, {"abEN", "Dcd"}), "ab");
+  EXPECT_EQ(without.matched(), "END");
+  EXPECT_EQ(shown(with, {"abEN", "Dcd"}), "abEND");
+  EXPECT_EQ(with.matched(), "END");
+  EXPECT_EQ(shown(none, {"EN"}), "EN");
+  EXPECT_EQ(none.matched(), "");
+}
+
 }  // namespace
 }  // namespace oscar::engine

@@ -106,7 +106,7 @@ HttpFields OriginFields(const HttpRequest& request, const std::vector<std::strin
 
 HttpFields PreflightFields(const HttpRequest& request, const std::vector<std::string>& allowed) {
   const std::string* origin = request.Find("origin");
-  if (origin == nullptr || std::ranges::find(allowed, *origin) == allowed.end()) return {{"Allow", "GET, HEAD, POST, OPTIONS"}};
+  if (origin == nullptr || std::ranges::find(allowed, *origin) == allowed.end()) return {};
   return {{"Access-Control-Allow-Methods", "GET, POST"}, {"Access-Control-Allow-Headers", "authorization, content-type, x-api-key, x-request-id"},
           {"Access-Control-Max-Age", "600"}};
 }

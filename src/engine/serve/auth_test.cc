@@ -51,5 +51,27 @@ TEST(KeyRing, WhatCannotBeReadIsRefusedByLineWithoutTheKey) {
   EXPECT_FALSE(Read("# nothing\n").ok());
 }
 
+HttpRequest From(const std::string& origin) {
+  HttpRequest request;
+  request.fields["origin"] = origin;
+  return request;
+}
+
+TEST(Hosts, LoopbackNamesAreKnownWithAndWithoutPorts) {
+  for (const char* host : {"localhost:8080", "127.0.0.1", "127.0.0.1:1", "[::1]:8080", "[::1]"}) EXPECT_TRUE(IsLoopback(HostOf(host))) << host;
+  for (const char* host : {"evil.example", "127.0.0.1.evil.example:80", "localhost.evil:8080", ""}) EXPECT_FALSE(IsLoopback(HostOf(host))) << host;
+}
+
+TEST(Origins, OnlyNamedOnesAreEchoed) {
+  const std::vector<std::string> allowed = {"https://a.example"};
+  EXPECT_TRUE(OriginFields(From("https://a.example"), {}).empty());
+  EXPECT_EQ(OriginFields(From("https://a.example"), allowed).size(), 3u);
+  for (const char* other : {"https://a.example.evil", "http://a.example", "null", "*"}) {
+    EXPECT_EQ(OriginFields(From(other), allowed).size(), 1u) << other;  // Vary
+    EXPECT_TRUE(PreflightFields(From(other), allowed).empty()) << other;
+  }
+  EXPECT_EQ(PreflightFields(From("https://a.example"), allowed).size(), 3u);
+}
+
 }  // namespace
 }  // namespace oscar::engine

@@ -65,8 +65,9 @@ Prompts TextPrompts(RequestFields& fields, const Engine& engine) {
     } else if (one.is_array()) {
       std::vector<int32_t> tokens;
       for (const json& token : one) {
-        if (!token.is_number_integer() || token < 0 || token >= engine.tokenizer().vocab_size()) return wrong();
-        tokens.push_back(token.get<int32_t>());
+        const std::optional<int32_t> id = TokenId(token, engine.tokenizer().vocab_size());
+        if (!id) return wrong();
+        tokens.push_back(*id);
       }
       prompts.push_back(std::move(tokens));
     } else {

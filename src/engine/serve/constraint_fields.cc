@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "src/io/json_file.h"
+
 namespace oscar::engine {
 namespace {
 
@@ -46,7 +48,7 @@ void ReadStructured(RequestFields& fields, const json& outputs, Constraint* cons
     if (name == "json" && (value.is_object() || value.is_boolean())) {
       constraint->kind = Constraint::Kind::kSchema;
       constraint->text = value.dump();
-    } else if (name == "json" && text && json::accept(value.get<std::string>())) {
+    } else if (name == "json" && text && io::ParseJson(value.get<std::string>()).ok()) {
       constraint->kind = Constraint::Kind::kSchema;
       constraint->text = value.get<std::string>();
     } else if ((name == "regex" || name == "grammar") && text) {

@@ -16,6 +16,12 @@ bool IsHarmlessName(const std::string& name) {
          std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '-'; });
 }
 
+std::optional<int32_t> TokenId(const json& value, int vocab_size) {
+  if (!value.is_number() || value < 0 || value >= vocab_size) return std::nullopt;
+  const double number = value.get<double>();
+  return number == std::floor(number) ? std::optional<int32_t>(static_cast<int32_t>(number)) : std::nullopt;
+}
+
 RequestFields::RequestFields(const json& object, std::string path) : object_(object), path_(std::move(path)) {}
 
 const json* RequestFields::Find(const char* name) {
@@ -103,11 +109,12 @@ std::vector<int32_t> RequestFields::Tokens(const char* name, size_t most, int vo
   const json* list = Array(name);
   if (list == nullptr) return tokens;
   for (const json& entry : *list) {
-    if (tokens.size() == most || !entry.is_number_integer() || entry < 0 || entry >= vocab_size) {
+    const std::optional<int32_t> token = TokenId(entry, vocab_size);
+    if (tokens.size() == most || !token) {
       Fail(ApiError::Invalid("invalid_value", path_ + name, fmt::format("{}{}: at most {} token ids from 0 to {}", path_, name, most, vocab_size - 1)));
       return {};
     }
-    tokens.push_back(entry.get<int32_t>());
+    tokens.push_back(*token);
   }
   return tokens;
 }

@@ -16,6 +16,9 @@ namespace oscar::engine {
 // Whether a name from outside may stand in a header field: 1 to 64 letters, digits, '_', '.' and '-'.
 bool IsHarmlessName(const std::string& name);
 
+// A token id below vocab_size; 1.0 is one, as everywhere.
+std::optional<int32_t> TokenId(const nlohmann::json& value, int vocab_size);
+
 class RequestFields {
  public:
   // The object must outlive it. `path` goes before names in errors ("stream_options.").

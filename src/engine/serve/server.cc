@@ -32,6 +32,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr const char *kGetRoute = "GET, HEAD, OPTIONS", *kPostRoute = "POST, OPTIONS";
+
 std::string RandomId() {
   static thread_local std::mt19937_64 rng{std::random_device{}()};
   char text[25];
@@ -63,6 +65,9 @@ class ServerImpl final : public Server {
     base::Sha256 hash;
     hash.Update(std::string(kVersion) + "\n" + engine_.identity().fingerprint + "\n" + setup.method.name() + "\n" + std::to_string(windows.sink) + " " +
                 std::to_string(windows.recent));
+    ordered_json description = ordered_json::parse(OpenApiDescription());
+    description["components"]["schemas"]["TokenId"]["maximum"] = engine_.tokenizer().vocab_size() - 1;
+    openapi_ = description.dump();
     fingerprint_ = "fp_" + base::HexFromDigest(hash.Finish()).substr(0, 12);
     OSCAR_ASSIGN_OR_RETURN(http_, HttpServer::Start(
         options_.http, [this](HttpRequest request, std::shared_ptr<HttpResponder> responder) { Handle(std::move(request), std::move(responder)); },
@@ -148,16 +153,17 @@ class ServerImpl final : public Server {
     if (!HostAllowed(request)) {
       return SendError(*responder, std::move(fields), {403, "permission_error", "host_not_allowed", "", "this server answers to loopback names only", {}});
     }
+    std::string_view admin_method;
+    const bool admin = IsAdminRoute(path, &admin_method);
     if (request.method == "OPTIONS") {
       for (auto& field : PreflightFields(request, options_.cors_origins)) fields.push_back(std::move(field));
+      fields.emplace_back("Allow", admin ? std::string(admin_method) + ", OPTIONS" : IsPostRoute(path) ? kPostRoute : kGetRoute);
       return responder->Send(204, std::move(fields), "");
     }
     const bool get = request.method == "GET" || request.method == "HEAD";
-    if (path == "/") return get ? Page(*responder, fields) : WrongMethod(*responder, fields, "GET");
-    if (path == "/favicon.ico") return get ? responder->Send(204, std::move(fields), "") : WrongMethod(*responder, fields, "GET");
-    if (polled && path != "/metrics") return get ? Health(*responder, fields, path) : WrongMethod(*responder, fields, "GET");
-    std::string_view admin_method;
-    const bool admin = IsAdminRoute(path, &admin_method);
+    if (path == "/") return get ? Page(*responder, fields) : WrongMethod(*responder, fields, kGetRoute);
+    if (path == "/favicon.ico") return get ? responder->Send(204, std::move(fields), "") : WrongMethod(*responder, fields, kGetRoute);
+    if (polled && path != "/metrics") return get ? Health(*responder, fields, path) : WrongMethod(*responder, fields, kGetRoute);
     if (!keys_.empty() && !(path == "/metrics" && options_.public_metrics)) {
       if (caller.key == nullptr) {
         ++auth_failures_;
@@ -169,10 +175,10 @@ class ServerImpl final : public Server {
       }
     }
     if (path == "/metrics" || path == "/v1/loads" || path == "/v1/cache") {
-      return get ? Report(request, *responder, std::move(fields), path) : WrongMethod(*responder, fields, "GET");
+      return get ? Report(request, *responder, std::move(fields), path) : WrongMethod(*responder, fields, kGetRoute);
     }
     if (admin) {
-      if (request.method != admin_method) return WrongMethod(*responder, fields, std::string(admin_method).c_str());
+      if (request.method != admin_method) return WrongMethod(*responder, fields, (std::string(admin_method) + ", OPTIONS").c_str());
       boost::asio::post(workers_, [this, path, request = std::move(request), fields = std::move(fields), responder] {
         const AdminContext context{*scheduler_, options_.kv_folder, engine_.identity().fingerprint, [this](const std::string& id) { return Abort(id); }};
         RouteAnswer answer = RunAdminRoute(path, request.method, request.body, context);
@@ -180,9 +186,9 @@ class ServerImpl final : public Server {
       });
       return;
     }
-    const bool tokens = path == "/tokenize" || path == "/v1/tokenize" || path == "/detokenize" || path == "/v1/detokenize";
-    if (tokens || path == "/v1/chat/completions" || path == "/v1/completions") {
-      if (request.method != "POST") return WrongMethod(*responder, fields, "POST");
+    if (IsPostRoute(path)) {
+      if (request.method != "POST") return WrongMethod(*responder, fields, kPostRoute);
+      const bool tokens = !path.ends_with("/completions");
       const std::string* type = request.Find("content-type");
       if (type == nullptr || !type->starts_with("application/json")) {
         return SendError(*responder, std::move(fields), FromHttpStatus(415, "the body must have Content-Type: application/json"));
@@ -192,10 +198,14 @@ class ServerImpl final : public Server {
       });
       return;
     }
-    if (Describes(path)) return get ? Describe(*responder, fields, path) : WrongMethod(*responder, fields, "GET");
+    if (Describes(path)) return get ? Describe(*responder, fields, path) : WrongMethod(*responder, fields, kGetRoute);
     SendError(*responder, std::move(fields), FromHttpStatus(404, "no route " + Quoted(path)));
   }
 
+  static bool IsPostRoute(const std::string& path) {
+    return path == "/v1/chat/completions" || path == "/v1/completions" || path == "/tokenize" || path == "/v1/tokenize" || path == "/detokenize" ||
+           path == "/v1/detokenize";
+  }
   // Routes that say what is served.
   static bool Describes(const std::string& path) {
     return path == "/tokenizer_info" || path == "/version" || path == "/model_info" || path == "/openapi.json" || path == "/v1/models" ||
@@ -210,7 +220,7 @@ class ServerImpl final : public Server {
     } else if (path == "/model_info") {
       body = JsonText({{"model_path", model_id_}, {"tokenizer_path", model_id_}, {"is_generation", true}, {"max_model_len", scheduler_->context()}});
     } else if (path == "/openapi.json") {
-      body = std::string(OpenApiDescription());
+      body = openapi_;
     } else {
       return Models(responder, std::move(fields), path);
     }
@@ -344,7 +354,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<Scheduler> scheduler_;
   std::optional<ServedModel> served_;
   std::optional<CacheReport> cache_report_;
-  std::string fingerprint_;
+  std::string fingerprint_, openapi_;
   AnswerGrammars grammars_;
   AnswerTicker ticker_;
   boost::asio::thread_pool workers_;

@@ -59,10 +59,11 @@ std::variant<std::string, ApiError> DetokenizeBody(std::string_view body, const 
   if (!fields.ok()) return fields.error();
   std::vector<int32_t> tokens;
   for (const json& entry : *list) {
-    if (!entry.is_number_integer() || entry < 0 || entry >= engine.tokenizer().vocab_size()) {
+    const std::optional<int32_t> token = TokenId(entry, engine.tokenizer().vocab_size());
+    if (!token) {
       return ApiError::Invalid("invalid_value", "tokens", "tokens: must be token ids from 0 to " + std::to_string(engine.tokenizer().vocab_size() - 1));
     }
-    tokens.push_back(entry.get<int32_t>());
+    tokens.push_back(*token);
   }
   return JsonText({{"prompt", engine.tokenizer().Decode(tokens, /*render_special=*/true)}});
 }

@@ -2,6 +2,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "src/io/json_file.h"
+
 namespace oscar::engine {
 namespace {
 
@@ -74,8 +76,10 @@ Result<std::string> CallsForTemplate(const json& calls) {
     if (!function.contains("name") || !function["name"].is_string()) return wrong(".function.name: must be a string");
     if (!function.contains("arguments")) return wrong(".function.arguments: is required");
     if (function["arguments"].is_string()) {
-      json arguments = json::parse(function["arguments"].get<std::string>(), nullptr, /*allow_exceptions=*/false);
-      if (arguments.is_object()) function["arguments"] = std::move(arguments);
+      const std::string text = function["arguments"].get<std::string>();
+      // The strict parser first: it knows limits, which writing and copying a value by recursion need.
+      const auto checked = io::ParseJson(text);
+      if (checked.ok() && checked->is_object()) function["arguments"] = json::parse(text);
     }
     told.push_back(std::move(call));
   }

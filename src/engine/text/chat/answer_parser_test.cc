@@ -126,6 +126,10 @@ TEST(AnswerFormat, ArgumentsOfCallsBecomeObjectsAndBadCallsAreNamed) {
   const auto told = CallsForTemplate(json::parse(R"([{"id":"1","function":{"name":"f","arguments":"{\"b\": 1, \"a\": 2}"}}])"));
   ASSERT_TRUE(told.ok());
   EXPECT_EQ(json::parse(*told)[0]["function"]["arguments"].dump(), R"({"b":1,"a":2})");
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  const auto kept = CallsForTemplate(json{{{"function", {{"name", "f"}, {"arguments", "{\"a\":" + deep + "}"}}}}});
+  ASSERT_TRUE(kept.ok());
+  EXPECT_TRUE(json::parse(*kept)[0]["function"]["arguments"].is_string());
   for (const char* calls : {"[1]", "[{}]", R"([{"function":{"arguments":"{}"}}])", R"([{"function":{"name":"f"}}])"}) {
     EXPECT_EQ(CallsForTemplate(json::parse(calls)).status().code(), StatusCode::kInvalidArgument) << calls;
   }

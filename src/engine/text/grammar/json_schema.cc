@@ -19,7 +19,7 @@ namespace {
 using json = nlohmann::ordered_json;
 using E = Expression;
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxDepth = 64, kMaxSchemas = 10'000, kMaxComparisons = 50'000;
 constexpr int kMaxCount = 100'000;
 
 class SchemaCompiler {
@@ -104,6 +104,7 @@ class SchemaCompiler {
     if (schema == json(false)) return E::Choice({});
     if (!schema.is_object()) return Invalid(path, "a schema must be an object, true or false");
     if (++depth_ > kMaxDepth) return Unsupported(path, "schemas nested more than 64 deep");
+    if (++num_schemas_ > kMaxSchemas) return Status(StatusCode::kResourceExhausted, path + ": more than 10000 schemas, those of joined branches counted");
     Result<E> made = ObjectSchema(schema, path);
     --depth_;
     return made;
@@ -149,6 +150,7 @@ class SchemaCompiler {
       }
       OSCAR_ASSIGN_OR_RETURN(const json followed, Followed(branch, path));
       for (const json& other : joined) {
+        if (disjoint && ++num_comparisons_ > kMaxComparisons) return Status(StatusCode::kResourceExhausted, path + ": too many branches to tell apart");
         if (disjoint && !AreDisjoint(other, followed)) return Unsupported(path, "oneOf with branches that may fit together");
       }
       joined.push_back(followed);
@@ -292,7 +294,8 @@ class SchemaCompiler {
     for (int i = count - 1; i >= 0; --i) {
       OSCAR_ASSIGN_OR_RETURN(E item, Value(prefix[static_cast<size_t>(i)], path + "/prefixItems/" + std::to_string(i)));
       E all = i == 0 ? E::Sequence({std::move(item), std::move(rest)}) : E::Sequence({values_.Comma(), std::move(item), std::move(rest)});
-      rest = i < least ? std::move(all) : E::Optional(std::move(all));
+      // A rule each: an expression as deep as the list is long would need as deep a stack.
+      rest = E::Rule(rules_->Add("items of " + path, i < least ? std::move(all) : E::Optional(std::move(all))));
     }
     return E::Sequence({E::Bytes("["), values_.Space(), std::move(rest), values_.Space(), E::Bytes("]")});
   }
@@ -365,7 +368,7 @@ class SchemaCompiler {
   JsonValues values_;
   std::map<std::string, int> by_pointer_;
   std::vector<std::pair<std::string, int>> pending_;
-  int depth_ = 0;
+  int depth_ = 0, num_schemas_ = 0, num_comparisons_ = 0;
 };
 
 }  // namespace

@@ -95,6 +95,18 @@ TEST(JsonSchema, KeywordsThatAreNotUnderstoodAreNamedOrRefused) {
   EXPECT_THAT(strict.status().message(), HasSubstr("multipleOf"));
 }
 
+TEST(JsonSchema, LongListsAndManyBranchesNeedNoDeepStackAndEnd) {
+  std::string items, ones, others;
+  for (int i = 0; i < 6000; ++i) items += (i > 0 ? "," : "") + std::string("{}");
+  EXPECT_TRUE(Compile(R"({"prefixItems":[)" + items + R"(],"minItems":3000})").ok());
+  for (int i = 0; i < 200; ++i) {
+    ones += (i > 0 ? "," : "") + std::string(R"({"properties":{"a":{"const":)") + std::to_string(i) + "}}}";
+    others += (i > 0 ? "," : "") + std::string(R"({"properties":{"b":{"const":)") + std::to_string(i) + R"(}},"required":["b"]})";
+  }
+  const auto made = Compile(R"({"anyOf":[)" + ones + R"(],"oneOf":[)" + others + "]}");
+  EXPECT_EQ(made.status().code(), StatusCode::kResourceExhausted) << made.status().message();
+}
+
 TEST(JsonSchema, WhatNoDocumentFitsOrNoGrammarSaysIsRefused) {
   for (const auto& [schema, part] : {std::pair{R"({"$ref":"http://a/b"})", "only references into the schema"}, std::pair{R"({"$ref":"#/no"})", "no such part"},
                                      std::pair{R"({"type":"king"})", "no type king"}, std::pair{R"({"oneOf":[{"type":"integer"},{"type":"number"}]})", "oneOf"},

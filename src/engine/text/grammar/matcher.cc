@@ -230,9 +230,9 @@ GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar> grammar) : grammar
 Result<std::shared_ptr<const TokenMask>> GrammarMatcher::Mask() {
   const std::lock_guard lock(walk_->mutex);
   std::shared_ptr<const TokenMask> mask = walk_->MaskOf(state_);
-  if (walk_->num_states() >= kMaxStates) return Status(StatusCode::kResourceExhausted, "the grammar has too many states on the way of this answer");
+  if (walk_->num_states() >= kMaxStates) return Status(StatusCode::kInvalidArgument, "the grammar has too many states on the way of this answer");
   const bool any = std::ranges::any_of(*mask, [](uint32_t word) { return word != 0; });
-  if (!any) return Status(StatusCode::kResourceExhausted, "the grammar allows no token here: it is nested too deeply");
+  if (!any) return Status(StatusCode::kInvalidArgument, "the grammar allows no token here: it is nested too deeply");
   return mask;
 }
 

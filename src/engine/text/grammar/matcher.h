@@ -52,8 +52,8 @@ class GrammarMatcher {
  public:
   explicit GrammarMatcher(std::shared_ptr<const Grammar> grammar);
 
-  // Tokens that may come next; those that end the generation where the text is complete. kResourceExhausted when nothing may come
-  // (nesting beyond the limit) or the grammar has made too many states.
+  // Tokens that may come next; those that end the generation where the text is complete. kInvalidArgument when nothing may come
+  // (nesting beyond the limit) or the grammar has made too many states: the fault is the request's.
   Result<std::shared_ptr<const TokenMask>> Mask();
   // The token came. Precondition: Mask() allowed it and it ends nothing.
   void Accept(int32_t token);

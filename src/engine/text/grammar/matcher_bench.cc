@@ -1,0 +1,82 @@
+// How long masks take over the vocabulary of a real model: OSCAR_TEST_MODELS=FOLDER [OSCAR_BENCH_MODEL=FILE.gguf in it].
+#include "src/engine/text/grammar/matcher.h"
+
+#include <benchmark/benchmark.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "src/engine/text/grammar/json_schema.h"
+#include "src/io/gguf.h"
+
+namespace oscar::engine::grammar {
+namespace {
+
+constexpr const char* kSchemas[] = {
+    R"({"type":"object"})",
+    R"({"type":"object","properties":{"name":{"type":"string","maxLength":12},"age":{"type":"integer","minimum":0,"maximum":120},"tags":{"type":"array","items":{"enum":["a","b","c"]}}},
+        "required":["name","age","tags"],"additionalProperties":false})",
+    R"({"type":"object","properties":{"title":{"type":"string"},"steps":{"type":"array","items":{"type":"object","properties":{"text":{"type":"string"},"minutes":{"type":"number"}},
+        "required":["text","minutes"]}}},"required":["title","steps"]})",
+};
+
+std::shared_ptr<const TokenTrie> RealTrie() {
+  static const std::shared_ptr<const TokenTrie> kTrie = []() -> std::shared_ptr<const TokenTrie> {
+    const char* folder = std::getenv("OSCAR_TEST_MODELS");
+    const char* name = std::getenv("OSCAR_BENCH_MODEL");
+    if (folder == nullptr) return nullptr;
+    const auto file = io::GgufFile::Open(std::filesystem::path(folder) / (name != nullptr ? name : "SmolLM2-135M-Instruct.Q4_1.gguf"));
+    if (!file.ok()) return nullptr;
+    const auto tokenizer = Tokenizer::Create(file->metadata());
+    return tokenizer.ok() ? std::make_shared<const TokenTrie>(**tokenizer) : nullptr;
+  }();
+  return kTrie;
+}
+
+Result<std::shared_ptr<const Grammar>> Make(int64_t which, std::shared_ptr<const TokenTrie> trie) {
+  RuleSet rules;
+  const auto root = AddJsonSchema(nlohmann::ordered_json::parse(kSchemas[which]), {}, &rules, nullptr);
+  if (!root.ok()) return root.status();
+  rules.root = *root;
+  return Grammar::Create(rules, std::move(trie));
+}
+
+// One step of an answer: its mask and a random token of it. Masks are kept over answers, as in a server; 0: not over answers.
+void BM_Step(benchmark::State& state) {
+  const auto trie = RealTrie();
+  if (trie == nullptr) return state.SkipWithError("no model in OSCAR_TEST_MODELS");
+  auto grammar = Make(state.range(0), trie);
+  std::mt19937_64 rng(5);
+  GrammarMatcher matcher(*grammar);
+  int steps = 0;
+  for (auto _ : state) {
+    const auto mask = matcher.Mask();
+    std::vector<int32_t> some;
+    for (int tries = 0; tries < 200 && some.empty(); ++tries) {
+      const auto token = static_cast<int32_t>(rng() % static_cast<uint64_t>(trie->num_tokens()));
+      if (((**mask)[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0 && !trie->bytes(token).empty()) some.push_back(token);
+    }
+    for (int32_t token = 0; token < trie->num_tokens() && some.empty(); ++token) {
+      if (((**mask)[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0 && !trie->bytes(token).empty()) some.push_back(token);
+    }
+    if (some.empty() || ++steps % 60 == 0) {
+      if (state.range(1) == 0) grammar = Make(state.range(0), trie);
+      matcher = GrammarMatcher(*grammar);
+    } else {
+      matcher.Accept(some[0]);
+    }
+  }
+}
+BENCHMARK(BM_Step)->ArgsProduct({{0, 1, 2}, {0, 1}})->Unit(benchmark::kMicrosecond);
+
+void BM_Compile(benchmark::State& state) {
+  const auto trie = RealTrie();
+  if (trie == nullptr) return state.SkipWithError("no model in OSCAR_TEST_MODELS");
+  for (auto _ : state) benchmark::DoNotOptimize(Make(state.range(0), trie));
+}
+BENCHMARK(BM_Compile)->DenseRange(0, 2)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace oscar::engine::grammar
