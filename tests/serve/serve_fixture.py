@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import subprocess
+import threading
 
 OSCAR = os.environ["OSCAR_BINARY"]
 MODEL = pathlib.Path(os.environ.get("OSCAR_TEST_MODELS", "/nonexistent")) / "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -25,6 +26,9 @@ class Server:
             match = re.search(r"http://127\.0\.0\.1:(\d+)/v1", line)
             if match:
                 self.port = int(match.group(1))
+                # The log goes on; a full pipe would stop the server.
+                self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True)
+                self.reader.start()
                 return
         raise AssertionError("no address: " + "".join(self.lines))
 
@@ -32,6 +36,7 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(timeout=120)
+        self.reader.join()
         self.process.stderr.close()
         return code
 
