@@ -109,6 +109,9 @@ Status Bench(const BenchArguments& arguments) {
   if (arguments.processor_time && engine->threads() > 1) {
     return {StatusCode::kInvalidArgument, "--processor-time: means something for one thread only; give -t 1"};
   }
+  for (const int context : arguments.contexts) {
+    if (context < 1) return {StatusCode::kInvalidArgument, fmt::format("--contexts {}: must be positive", context)};
+  }
   engine::SpeedRequest request;
   OSCAR_ASSIGN_OR_RETURN(request.methods, SetUpMethods("bench", *engine, arguments.methods));
   request.contexts = arguments.contexts;

@@ -24,6 +24,7 @@ namespace {
 struct CalibrateArguments {
   engine::EngineOptions engine;
   std::string text, output;
+  bool has_lloyd_ratio = false;
   int64_t tokens = engine::kDefaultCalibrationTokens;
   int window = engine::kDefaultCalibrationWindow;
   OscarFitOptions fit;
@@ -87,15 +88,6 @@ void AddChoice(CLI::App& app, const char* flag, const char* description, const s
       ->type_name("NAME");
 }
 
-// Known before minutes of work: whether a profile can be put there.
-Status CheckWritable(const std::filesystem::path& path) {
-  const std::filesystem::path folder = path.parent_path().empty() ? "." : path.parent_path();
-  if (std::filesystem::is_directory(path)) return {StatusCode::kInvalidArgument, path.string() + ": is a folder"};
-  if (!std::filesystem::is_directory(folder)) return {StatusCode::kNotFound, folder.string() + ": no such folder"};
-  if (access(folder.c_str(), W_OK) != 0) return {StatusCode::kIoError, folder.string() + ": cannot be written to"};
-  return {};
-}
-
 Status Calibrate(const CalibrateArguments& arguments) {
   engine::CalibrationRequest request;
   request.method = arguments.engine.kv;
@@ -104,6 +96,9 @@ Status Calibrate(const CalibrateArguments& arguments) {
   request.oscar_fit = arguments.fit;
   if (!arguments.oscar_option.empty() && request.method != "int2:oscar") {
     return {StatusCode::kInvalidArgument, fmt::format("{} is an option of int2:oscar; {} has none like it", arguments.oscar_option, request.method)};
+  }
+  if (arguments.has_lloyd_ratio && !arguments.fit.lloyd_levels) {
+    return {StatusCode::kInvalidArgument, "--lloyd-ratio: means something with --levels lloyd-affine only"};
   }
   if (arguments.tokens < 1) return {StatusCode::kInvalidArgument, "--tokens must be positive"};
   if (arguments.text.empty()) {
@@ -116,7 +111,8 @@ Status Calibrate(const CalibrateArguments& arguments) {
   const std::filesystem::path path = arguments.output.empty()
                                          ? engine::ModelCache::ProfilePath(engine->model_path(), request.method)
                                          : std::filesystem::path(arguments.output);
-  OSCAR_TRY(CheckWritable(path));
+  const std::filesystem::path inputs[] = {engine->model_path(), arguments.text};
+  OSCAR_TRY(CheckOutputFile("-o", path, inputs));
   CatchInterrupts();
   request.control = ProgressControl("calibrate", arguments.quiet);
   OSCAR_ASSIGN_OR_RETURN(const engine::CalibrationOutcome outcome, engine::Calibrate(*engine, request));
@@ -167,6 +163,7 @@ void AddCalibrateCommand(CLI::App& app, int& exit_code) {
     for (const char* option : {"--per-head", "--k-metric", "--v-metric", "--compose", "--clip-k", "--clip-v", "--levels", "--lloyd-ratio"}) {
       if (arguments->oscar_option.empty() && command->count(option) > 0) arguments->oscar_option = option;
     }
+    arguments->has_lloyd_ratio = command->count("--lloyd-ratio") > 0;
     const Status status = Calibrate(*arguments);
     exit_code = status.ok() ? 0 : Fail("calibrate", status);
   });

@@ -3,18 +3,21 @@
 #include <algorithm>
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <filesystem>
 #include <fmt/format.h>
 #include <map>
 #include <string>
+#include <unistd.h>
 
 #include "oscar/codec.h"
 #include "src/base/status_macros.h"
+#include "src/engine/report/table.h"
 #include "src/engine/runtime/calibration_run.h"
 
 namespace oscar::tools {
 
 int Fail(const std::string& command, const Status& status) {
-  fmt::print(stderr, "oscar {}: error: {}\n", command, status.message());
+  fmt::print(stderr, "oscar {}: error: {}\n", command, engine::SingleLine(status.message()));
   switch (status.code()) {
     case StatusCode::kCancelled: return kExitInterrupted;
     case StatusCode::kInvalidArgument: return kExitUsage;
@@ -23,7 +26,7 @@ int Fail(const std::string& command, const Status& status) {
 }
 
 void Warn(const std::string& command, const std::string& message) {
-  if (!message.empty()) fmt::print(stderr, "oscar {}: warning: {}\n", command, message);
+  if (!message.empty()) fmt::print(stderr, "oscar {}: warning: {}\n", command, engine::SingleLine(message));
 }
 
 void AddModelOptions(CLI::App& app, engine::EngineOptions& options) {
@@ -91,6 +94,20 @@ void AddEncodeEffortOption(CLI::App& app, engine::EngineOptions& options) {
       ->type_name("0|1|2");
 }
 
+Status CheckOutputFile(const std::string& option, const std::filesystem::path& path, std::span<const std::filesystem::path> inputs) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error) && !std::filesystem::is_regular_file(path, error)) {
+    return {StatusCode::kInvalidArgument, option + " " + path.string() + (std::filesystem::is_directory(path, error) ? ": is a folder" : ": is no regular file")};
+  }
+  for (const std::filesystem::path& input : inputs) {
+    if (std::filesystem::equivalent(path, input, error)) return {StatusCode::kInvalidArgument, option + " " + path.string() + ": is also read, and would be lost"};
+  }
+  const std::filesystem::path folder = path.parent_path().empty() ? "." : path.parent_path();
+  if (!std::filesystem::is_directory(folder, error)) return {StatusCode::kNotFound, option + " " + path.string() + ": there is no folder " + folder.string()};
+  if (access(folder.c_str(), W_OK) != 0) return {StatusCode::kIoError, option + " " + path.string() + ": the folder cannot be written to"};
+  return {};
+}
+
 void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params) {
   app.add_option("--temperature", params.temperature, "0 is greedy")->capture_default_str()->type_name("T");
   app.add_option("--top-k", params.top_k, "Sample from the K most likely tokens; 0: off")->capture_default_str()->type_name("K");
@@ -117,6 +134,7 @@ Result<std::vector<engine::KvSetup>> SetUpMethods(const std::string& command, co
   }
   for (const std::string& argument : arguments) {
     const size_t equals = argument.find('=');
+    if (equals + 1 == argument.size()) return {StatusCode::kInvalidArgument, "--kv " + argument + ": no file behind the '='"};
     const std::string profile = equals != std::string::npos ? argument.substr(equals + 1) : takes_shared(argument) ? shared_profile : "";
     OSCAR_ASSIGN_OR_RETURN(engine::KvSetup setup, engine.SetUpKv(argument.substr(0, equals), profile));
     Warn(command, setup.warning);

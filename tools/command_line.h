@@ -1,6 +1,8 @@
 // The vocabulary of options that all subcommands share, and how they end: exit codes and the one line of an error.
 #pragma once
 
+#include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,6 +43,9 @@ void AddKvOptions(CLI::App& app, engine::EngineOptions& options);
 void AddMethodsOptions(CLI::App& app, std::vector<std::string>& methods, engine::EngineOptions& options, const std::string& role);
 // --encode-effort.
 void AddEncodeEffortOption(CLI::App& app, engine::EngineOptions& options);
+// Known before minutes of work: whether a file can be put there, with nothing lost but an older file of that name. kInvalidArgument for a folder, a device, and a file that is one of
+// `inputs`; kNotFound and kIoError for its folder.
+Status CheckOutputFile(const std::string& option, const std::filesystem::path& path, std::span<const std::filesystem::path> inputs);
 // --temperature, --top-k, ...
 void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params);
 

@@ -130,6 +130,11 @@ Status RunNeedle(const NeedleArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> methods, SetUpMethods("eval", *engine, arguments.methods));
   std::optional<io::JsonLinesWriter> records;
   if (!arguments.records.empty()) {
+    const std::filesystem::path inputs[] = {engine->model_path(), arguments.text, arguments.squad, arguments.hotpotqa};
+    OSCAR_TRY(CheckOutputFile("--records", arguments.records, inputs));
+    if (std::error_code error; std::filesystem::exists(arguments.records) && std::filesystem::file_size(arguments.records, error) > 0) {
+      return {StatusCode::kInvalidArgument, "--records " + arguments.records + ": exists already; give another name"};
+    }
     auto opened = io::JsonLinesWriter::Open(arguments.records, io::JsonLinesWriter::Mode::kTruncate);
     if (!opened.ok()) return opened.status().WithContext("--records");
     records = *std::move(opened);

@@ -29,7 +29,7 @@ struct InspectArguments {
   std::vector<int> lengths{2048, 4096, 8192, 32768, 131072};
 };
 
-void PrintField(const char* name, const std::string& value) { fmt::print("{:<23}{}\n", name, value.empty() ? "-" : value); }
+void PrintField(const char* name, const std::string& value) { fmt::print("{:<23}{}\n", name, value.empty() ? "-" : engine::SingleLine(value)); }
 
 Status InspectModel(const engine::EngineOptions& options) {
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(options));
@@ -192,6 +192,10 @@ Status InspectProfile(const std::string& path) {
 // method.md 4: what a cache of T tokens stores, by segment and by every honest ledger.
 Status InspectLedger(const InspectArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
+  constexpr int kMostTokens = 1 << 30;
+  for (const int length : arguments.lengths) {
+    if (length < 1 || length > kMostTokens) return {StatusCode::kInvalidArgument, fmt::format("--tokens {}: must be 1 to {}", length, kMostTokens)};
+  }
   OSCAR_ASSIGN_OR_RETURN(const KvMethod method, ParseKvMethod(arguments.engine.kv));
   const KvShape& shape = engine->model().config().kv;
   const int d = shape.head_dim;
@@ -202,7 +206,6 @@ Status InspectLedger(const InspectArguments& arguments) {
              engine->identity().name, encoded_token, bf16_token, arguments.engine.sink, arguments.engine.recent);
   engine::Table table({"tokens", "sink", "encoded", "recent", "bytes", "BF16 bytes", "ratio", "payload", "+ scales", "+ windows", "allocated"});
   for (const int length : arguments.lengths) {
-    if (length < 1) return {StatusCode::kInvalidArgument, fmt::format("--tokens {}: must be positive", length)};
     const BitsLedger ledger = LedgerAt(method, d, length, arguments.engine.sink, arguments.engine.recent);
     const double bytes = ledger.at_length / 8 * rows * 2 * d * length;
     table.AddRow({std::to_string(length), std::to_string(ledger.tokens.sink), std::to_string(ledger.tokens.body),

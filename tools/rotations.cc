@@ -5,6 +5,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <memory>
+#include <tuple>
 
 #include "oscar/rotation_file.h"
 #include "oscar/version.h"
@@ -26,6 +27,11 @@ struct RotationsArguments {
 Status Import(const RotationsArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const RotationFile keys, RotationFile::Load(arguments.keys));
   OSCAR_ASSIGN_OR_RETURN(const RotationFile values, RotationFile::Load(arguments.values));
+  for (const auto& [file, path, other] : {std::tuple{&keys, &arguments.keys, "sst"}, std::tuple{&values, &arguments.values, "qqt"}}) {
+    if (file->objective.starts_with(other)) {
+      return {StatusCode::kInvalidArgument, *path + ": holds the rotations of the other side (" + file->objective + "); are --rotation-k and --rotation-v swapped?"};
+    }
+  }
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
   RotationImportOptions options{.shape = engine->model().config().kv, .clip_k = arguments.clip_k, .clip_v = arguments.clip_v, .provenance = {}};
   options.provenance.model_name = engine->identity().name;
@@ -39,6 +45,8 @@ Status Import(const RotationsArguments& arguments) {
   if (!warning.empty()) Warn("rotations import", warning);
   const std::filesystem::path path = arguments.profile.empty() ? engine::ModelCache::ProfilePath(engine->model_path(), profile.method())
                                                                : std::filesystem::path(arguments.profile);
+  const std::filesystem::path inputs[] = {engine->model_path(), arguments.keys, arguments.values};
+  OSCAR_TRY(CheckOutputFile("-o", path, inputs));
   OSCAR_TRY(profile.Save(path));
   fmt::print("profile: {}\n", path.string());
   return {};
@@ -48,6 +56,12 @@ Status Export(const RotationsArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const CodecProfile profile, CodecProfile::Load(arguments.profile));
   auto pair = ExportRotations(profile);
   if (!pair.ok()) return pair.status().WithContext(arguments.profile);
+  const std::filesystem::path inputs[] = {arguments.profile};
+  OSCAR_TRY(CheckOutputFile("--rotation-k", arguments.keys, inputs));
+  OSCAR_TRY(CheckOutputFile("--rotation-v", arguments.values, inputs));
+  if (std::filesystem::weakly_canonical(arguments.keys) == std::filesystem::weakly_canonical(arguments.values)) {
+    return {StatusCode::kInvalidArgument, "--rotation-k and --rotation-v: the same file"};
+  }
   OSCAR_TRY(pair->first.Save(arguments.keys));
   OSCAR_TRY(pair->second.Save(arguments.values));
   fmt::print("K rotations: {}\nV rotations: {}\n", arguments.keys, arguments.values);

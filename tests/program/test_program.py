@@ -253,6 +253,35 @@ class DefaultModel(ErrorCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return json.loads(result.stdout)
 
+    def test_no_output_destroys_an_input_or_a_device(self):
+        whole, records = MODEL.stat().st_size, self.folder / "records.jsonl"
+        records.write_text("mine\n")
+        needle = ("eval", "needle", "-m", self.model, "--kv", "bf16", "--lengths", "700", "--texts", "1", "--codes", "2", "-q", "--records")
+        self.assert_one_line_error(run(*needle, self.model), 2, "--records", "also read")
+        self.assert_one_line_error(run(*needle, records), 2, "--records", "exists")
+        self.assert_one_line_error(run("calibrate", "-m", self.model, "-o", self.model), 2, "-o", "also read")
+        self.assert_one_line_error(run("calibrate", "-m", self.model, "-o", "/dev/full"), 2, "/dev/full", "regular")
+        self.assert_one_line_error(run("rotations", "export", "--profile", self.profile, "--rotation-k", self.profile, "--rotation-v", self.folder / "v.pt"), 1)
+        self.assertEqual((MODEL.stat().st_size, records.read_text()), (whole, "mine\n"))
+        self.assertFalse(pathlib.Path("/dev/full").is_file())
+
+    def test_output_that_cannot_be_written_is_an_error_of_every_command(self):
+        for args in (("inspect", "-m", self.model), ("inspect", "--profile", self.profile), ("--help",)):
+            with open("/dev/full", "w") as full:
+                result = subprocess.run([OSCAR, *map(str, args)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=600)
+            self.assertEqual(result.returncode, 1, args)
+            self.assertIn("standard output", result.stderr)
+
+    def test_lists_with_empty_items_are_refused(self):
+        for args, option in ((("eval", "kl", "-m", self.model, "--window", "576,,640"), "--window"), (("bench", "-m", self.model, "--kv", "bf16,"), "--kv"),
+                             (("inspect", "-m", self.model, "--kv", "bf16", "--tokens=,5"), "--tokens"), (("eval", "kl", "-m", self.model, "--window", ""), "--window")):
+            self.assert_one_line_error(run(*args), 2, option, "empty item")
+        for args, part in ((("bench", "-m", self.model, "--kv", "bf16", "--contexts", "-4"), "--contexts -4"),
+                           (("inspect", "-m", self.model, "--kv", "bf16", "--tokens", "2147483647"), "--tokens 2147483647"),
+                           (("eval", "kl", "-m", self.model, "--kv", "int2:balanced="), "int2:balanced="),
+                           (("calibrate", "-m", self.model, "--kv", "int2:oscar", "--levels", "uniform", "--lloyd-ratio", "1.1"), "--lloyd-ratio")):
+            self.assert_one_line_error(run(*args), 2, part)
+
     def test_one_profile_option_serves_the_one_method_that_needs_it(self):
         moved = self.folder / "moved.profile"
         shutil.copy(self.profile, moved)

@@ -16,14 +16,6 @@ namespace {
 
 constexpr std::string_view kGap = "  ";
 
-std::string PlainText(std::string_view text) {
-  std::string plain(text);
-  for (char& c : plain) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return plain;
-}
-
 // Characters, taking every byte that does not continue a UTF-8 sequence as one.
 size_t Width(std::string_view text) {
   return static_cast<size_t>(
@@ -76,6 +68,14 @@ struct TextColumn {
 
 }  // namespace
 
+std::string SingleLine(std::string_view text) {
+  std::string plain(text);
+  for (char& c : plain) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return plain;
+}
+
 std::string CellText(const Cell& cell, const Column& column) {
   struct Visitor {
     const Column& column;
@@ -90,7 +90,7 @@ std::string CellText(const Cell& cell, const Column& column) {
       return fits || column.format != NumberFormat::kCount ? IntegerText(value, column) : fmt::format("{}", value);
     }
     std::string operator()(double value) const { return DoubleText(value, column); }
-    std::string operator()(const std::string& value) const { return PlainText(value); }
+    std::string operator()(const std::string& value) const { return SingleLine(value); }
   };
   return std::visit(Visitor{column}, cell);
 }
@@ -114,14 +114,14 @@ std::string Table::ToText() const {
   std::vector<TextColumn> printed;
   for (size_t i = 0; i < columns_.size(); ++i) {
     TextColumn column;
-    column.texts.push_back(PlainText(columns_[i].heading));
-    if (has_units) column.texts.push_back(PlainText(columns_[i].unit));
+    column.texts.push_back(SingleLine(columns_[i].heading));
+    if (has_units) column.texts.push_back(SingleLine(columns_[i].unit));
     column.is_left = std::any_of(rows_.begin(), rows_.end(), [i](const auto& row) { return IsWord(row[i]); });
     for (const auto& row : rows_) column.texts.push_back(CellText(row[i], columns_[i]));
     for (const std::string& text : column.texts) column.width = std::max(column.width, Width(text));
     printed.push_back(std::move(column));
   }
-  std::string out = title_.empty() ? std::string() : PlainText(title_) + "\n";
+  std::string out = title_.empty() ? std::string() : SingleLine(title_) + "\n";
   size_t total_width = kGap.size() * (printed.size() - 1);
   for (const TextColumn& column : printed) total_width += column.width;
   for (size_t line = 0; line < num_head_lines + rows_.size(); ++line) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -52,6 +53,9 @@ class Table {
   std::vector<Column> columns_;
   std::vector<std::vector<Cell>> rows_;
 };
+
+// The text with '?' for line breaks and control characters, so that a name from a file can neither break a line nor drive a terminal.
+std::string SingleLine(std::string_view text);
 
 // The text of one cell in its column.
 std::string CellText(const Cell& cell, const Column& column);

@@ -11,6 +11,7 @@ namespace oscar::engine {
 namespace {
 
 constexpr uint64_t kSampleBytes = 4096;
+constexpr uint32_t kGgmlF32 = 0;  // as the file says it (GGUF specification)
 
 template <class T>
 void UpdateWith(base::Sha256& sha, const T& value) {
@@ -64,7 +65,9 @@ Result<ModelIdentity> IdentifyModel(const io::GgufFile& file, std::string_view f
       UpdateWith(*sha, tensor.dims);
     }
     UpdateWith(fingerprint, tensor.ggml_type);
-    UpdateWithSamples(fingerprint, file.data_section().subspan(tensor.offset), tensor.num_elements());
+    const auto data = file.data_section().subspan(tensor.offset);
+    UpdateWithSamples(fingerprint, data, tensor.num_elements());
+    if (tensor.dims.size() == 1 && tensor.ggml_type == kGgmlF32) UpdateWithSamples(identity, data, tensor.num_elements());
   }
   result.fingerprint = base::HexFromDigest(fingerprint.Finish());
   result.identity = base::HexFromDigest(identity.Finish());

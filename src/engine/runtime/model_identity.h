@@ -14,7 +14,8 @@ struct ModelIdentity {
   // SHA-256 (hex) over the metadata, the tensor directory and 4 KiB from the head and the middle of every tensor: differs
   // between two quantisations of one model and between two sets of weights.
   std::string fingerprint;
-  // SHA-256 (hex) over what a requantisation leaves alone: architecture, attention and RoPE keys, shapes, vocabulary.
+  // SHA-256 (hex) over what a requantisation leaves alone: architecture, attention and RoPE keys, shapes, vocabulary,
+  // and samples of the f32 vectors (norms and biases), which no quantisation touches and no two models share.
   std::string identity;
 };
 
