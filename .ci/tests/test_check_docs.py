@@ -129,6 +129,7 @@ class CheckDocsTest(unittest.TestCase):
     def test_an_option_that_the_program_lacks_fails(self):
         for text, part in [
             (OPTIONS + "```\noscar run --gone\n```\n", "oscar run has no option --gone"),
+            (OPTIONS + "text\n\n    oscar run --kv x\n    build/bin/oscar run --gone  # as an indented block\n", "oscar run has no option --gone"),
             (OPTIONS + "`oscar eval kl --kv x`\n", "oscar eval kl has no option --kv"),
             (OPTIONS + "`--gone` in a section about `oscar eval kl`\n", "oscar eval kl has no option --gone"),
             (OPTIONS + "```\noscar serve\n```\n", "oscar has no subcommand serve"),
