@@ -55,7 +55,11 @@ uint32_t SumWords(const uint32_t* words, std::size_t count) {
     c = hn::Add(c, hn::LoadU(d, words + i + 2 * lanes));
     e = hn::Add(e, hn::LoadU(d, words + i + 3 * lanes));
   }
-  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(a, b), hn::Add(c, e))));
+  // Not SumOfLanes: GCC adds up signed lanes, which may not overflow.
+  uint32_t parts[hn::MaxLanes(d)], sum = 0;
+  hn::StoreU(hn::Add(hn::Add(a, b), hn::Add(c, e)), d, parts);
+  for (std::size_t i = 0; i < lanes; ++i) sum += parts[i];
+  return sum;
 }
 
 }  // namespace HWY_NAMESPACE
