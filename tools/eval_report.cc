@@ -193,8 +193,7 @@ Status RunReport(const ReportArguments& arguments) {
   const fs::path work = arguments.work.empty() ? fs::path(arguments.page).replace_extension(".work") : fs::path(arguments.work);
   if (fs::exists(work) && !fs::is_directory(work)) return invalid("--work " + work.string() + ": is a file");
   CatchInterrupts();
-  OSCAR_ASSIGN_OR_RETURN(const int python, RunProcess({arguments.python, "-c", ""}, {}));
-  if (python != 0) return {StatusCode::kNotFound, "--python " + arguments.python + (python == 127 ? ": no such program" : ": is not a Python")};
+  OSCAR_TRY(CheckPython(arguments.python));
   FolderLock lock;
   OSCAR_TRY(lock.Take(work));
   const Result<std::vector<ReportStep>> steps = OpenPlan(arguments, work);

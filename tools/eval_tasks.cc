@@ -59,8 +59,7 @@ Status RunTaskSuite(const TaskArguments& arguments) {
   if (arguments.samples < 1) return invalid(fmt::format("--samples {}: must be at least 1", arguments.samples));
   if (arguments.limit < 0) return invalid(fmt::format("--limit {}: must be 0 (all) or positive", arguments.limit));
   if (arguments.max_tokens < 1) return invalid(fmt::format("--max-tokens {}: must be at least 1", arguments.max_tokens));
-  OSCAR_ASSIGN_OR_RETURN(const int python, RunProcess({arguments.python, "-c", ""}, {}));
-  if (python != 0) return {StatusCode::kNotFound, "--python " + arguments.python + (python == 127 ? ": no such program" : ": is not a Python")};
+  OSCAR_TRY(CheckPython(arguments.python));
   engine::TaskRunRequest request;
   request.suite = *suite;
   OSCAR_ASSIGN_OR_RETURN(request.items, engine::ReadTaskItems(*suite, arguments.data, arguments.sampling.seed.value_or(0)));

@@ -113,4 +113,10 @@ Result<int> RunProcess(const std::vector<std::string>& argv, const std::filesyst
   return WEXITSTATUS(status);
 }
 
+Status CheckPython(const std::string& python) {
+  OSCAR_ASSIGN_OR_RETURN(const int code, RunProcess({python, "-c", ""}, {}));
+  if (code == 0) return {};
+  return {StatusCode::kNotFound, "--python " + python + (code == 127 ? ": no such program" : ": is not a Python")};
+}
+
 }  // namespace oscar::tools

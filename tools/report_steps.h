@@ -34,4 +34,7 @@ Status RunSteps(const std::vector<ReportStep>& steps, const std::filesystem::pat
 // Runs a program with its output in a file ("": that of this process) and waits. argv[0] is looked up in PATH unless it holds a slash.
 Result<int> RunProcess(const std::vector<std::string>& argv, const std::filesystem::path& output);
 
+// kNotFound naming --python unless it runs Python.
+Status CheckPython(const std::string& python);
+
 }  // namespace oscar::tools

@@ -5,15 +5,12 @@ Minutes of work, so not part of scripts/test: OSCAR_BINARY=... OSCAR_RECALL_MODE
 """
 
 import concurrent.futures
-import http.client
-import json
 import os
-import re
 import shlex
-import signal
-import subprocess
 import sys
 import unittest
+
+from running_server import RunningServer
 
 MODEL = os.environ.get("OSCAR_RECALL_MODEL", "")
 GENERATED = 5600  # text is tokenised anew by the next request, into fewer tokens: over 4,000 must remain
@@ -25,33 +22,12 @@ TASK = "Now something else: write a very long essay on how bread is baked in dif
 QUESTIONS = {"What is the access code of the harbour office?": "7319-4426", "What is the name of the lighthouse keeper?": "Marit Solheim"}
 
 
-class Server:
+class Server(RunningServer):
     def __init__(self):
-        more = shlex.split(os.environ.get("OSCAR_RECALL_ARGS", ""))
-        self.process = subprocess.Popen([os.environ["OSCAR_BINARY"], "serve", "-m", MODEL, "-c", "8192", "--port", "0", *more], stderr=subprocess.PIPE, text=True)
-        lines = []
-        for line in self.process.stderr:
-            lines.append(line)
-            if match := re.search(r"http://127\.0\.0\.1:(\d+)/v1", line):
-                self.port = int(match.group(1))
-                return
-        raise AssertionError("no address: " + "".join(lines))
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=120)
-        self.process.stderr.close()
-        return code
+        super().__init__("-c", "8192", *shlex.split(os.environ.get("OSCAR_RECALL_ARGS", "")), model=MODEL, timeout=3000)
 
     def chat(self, messages, **more):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=3000)
-        connection.request("POST", "/v1/chat/completions", json.dumps({"messages": messages, **more}), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        body = json.loads(response.read())
-        connection.close()
-        if response.status != 200:
-            raise AssertionError(body)
-        return body
+        return self.json("POST", "/v1/chat/completions", {"messages": messages, **more})
 
     def ask(self, messages, question):
         answer = self.chat([*messages, {"role": "user", "content": question}], temperature=0, max_tokens=48)

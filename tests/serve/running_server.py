@@ -16,7 +16,8 @@ SKIPPED = 77
 
 
 class RunningServer:
-    def __init__(self, *args, model=MODEL):
+    def __init__(self, *args, model=MODEL, timeout=200):
+        self.timeout = timeout  # of a request, in seconds
         self.process = subprocess.Popen([OSCAR, "serve", "-m", str(model), "--port", "0", *map(str, args)], stderr=subprocess.PIPE, text=True)
         self.lines = []
         for line in self.process.stderr:
@@ -27,7 +28,8 @@ class RunningServer:
                 break
         else:
             raise AssertionError("no address: " + "".join(self.lines))
-        self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr))
+        # The log goes on; a full pipe would stop the server.
+        self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True)
         self.reader.start()
 
     def stop(self, number=signal.SIGTERM):
@@ -47,7 +49,7 @@ class RunningServer:
 
     def request(self, method, path, body=None, fields=None):
         """The response and its body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=200)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.timeout)
         text = body if isinstance(body, (str, bytes, type(None))) else json.dumps(body)
         connection.request(method, path, text, {**({} if text is None else {"Content-Type": "application/json"}), **(fields or {})})
         response = connection.getresponse()

@@ -60,7 +60,6 @@ void AddRequests(MetricsText& text, const SchedulerSnapshot& now, const Schedule
 
 void AddCache(MetricsText& text, const SchedulerSnapshot& now, const SchedulerCounters& counters) {
   const TokenBytes bytes = BytesPerToken(now);
-  const int live_bf16 = now.kv.bf16_pages_used - now.prefixes.idle_bf16_pages, live_encoded = now.kv.encoded_pages_used - now.prefixes.idle_encoded_pages;
   text.Family("oscar_kv_tokens", "gauge", "Tokens of running sequences by segment.");
   text.Sample(now.segments.sink, {{"segment", "sink"}});
   text.Sample(now.segments.body, {{"segment", "history"}});
@@ -81,8 +80,7 @@ void AddCache(MetricsText& text, const SchedulerSnapshot& now, const SchedulerCo
   pages("bf16", now.kv.bf16_pages_total, now.kv.bf16_pages_used, now.prefixes.idle_bf16_pages);
   text.Gauge("oscar_kv_capacity_bytes", "Bytes of the page pools.",
              Real(now.kv.bf16_page_bytes) * now.kv.bf16_pages_total + Real(now.kv.encoded_page_bytes) * now.kv.encoded_pages_total);
-  text.Gauge("oscar_kv_usage_ratio", "Pages of running sequences over all pages, of the scarcer kind.",
-             std::max(Ratio(live_bf16, now.kv.bf16_pages_total), Ratio(live_encoded, now.kv.encoded_pages_total)));
+  text.Gauge("oscar_kv_usage_ratio", "Pages of running sequences over all pages, of the scarcer kind.", KvUsageRatio(now));
   text.Gauge("oscar_kv_saved_bytes", "What the encoded pages would take more as BF16.", SavedBytes(now));
   text.Counter("oscar_nonfinite_total", "Requests that ended with numbers that are not finite.", Real(counters.nonfinite));
   text.Counter("oscar_prefix_query_tokens_total", "Tokens of prompts that were looked up.", Real(counters.prompt_tokens));
