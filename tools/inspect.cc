@@ -201,7 +201,7 @@ Status InspectLedger(const InspectArguments& arguments) {
   const int d = shape.head_dim;
   const double rows = 1.0 * shape.num_layers * shape.num_kv_heads;
   const double bf16_token = rows * 4 * d;
-  const double encoded_token = method.is_bf16() ? bf16_token : rows * static_cast<double>(method.codec->page_bytes(d)) / kPageTokens;
+  const double encoded_token = method.is_exact() ? bf16_token : rows * static_cast<double>(method.codec->page_bytes(d)) / kPageTokens;
   fmt::print("{} on {}: bytes per token {:.0f} encoded, {:.0f} in the BF16 windows (sink {}, recent {})\n", method.name(),
              engine->identity().name, encoded_token, bf16_token, arguments.engine.sink, arguments.engine.recent);
   engine::Table table({"tokens", "sink", "encoded", "recent", "bytes", "BF16 bytes", "ratio", "payload", "+ scales", "+ windows", "allocated"});

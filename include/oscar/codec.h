@@ -12,9 +12,9 @@ namespace oscar {
 
 struct CodecInfo {
   std::string_view name;         // "int2"
-  double bits = 0;               // payload bits per element, mean of K and V; 16 for bf16
+  double bits = 0;               // payload bits per element, mean of K and V; 16 for bf16 and f16
   int encode_tokens = 64;        // tokens encoded together: one page, or two (128)
-  // Bytes of one (64-token page, KV head), K and V. nullptr for bf16: its rows stay in BF16 pages.
+  // Bytes of one (64-token page, KV head), K and V. nullptr for bf16, whose rows stay in BF16 pages, and f16, which has no pages.
   std::size_t (*page_bytes)(int head_dim) = nullptr;
   std::span<const std::string_view> methods;  // "naive", "oscar", ...; empty when the codec has one method
 };
@@ -24,7 +24,7 @@ struct KvMethod {
   const CodecInfo* codec = nullptr;
   std::string method;
   std::string name() const { return method.empty() ? std::string(codec->name) : std::string(codec->name) + ":" + method; }
-  bool is_bf16() const { return codec->page_bytes == nullptr; }
+  bool is_exact() const { return codec->page_bytes == nullptr; }
 };
 
 std::span<const CodecInfo> ListCodecs();

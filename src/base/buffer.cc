@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "src/base/status_macros.h"
+
 namespace oscar::base {
 
 Result<Buffer> Buffer::Allocate(std::size_t bytes) {
@@ -16,6 +18,14 @@ Result<Buffer> Buffer::Allocate(std::size_t bytes) {
   buffer.data_ = static_cast<std::byte*>(data);
   buffer.size_ = bytes;
   return buffer;
+}
+
+Status Buffer::GrowTo(std::size_t bytes) {
+  constexpr std::size_t kStep = std::size_t{1} << 20;
+  if (size_ >= bytes) return {};
+  *this = Buffer();  // first give back, then take
+  OSCAR_ASSIGN_OR_RETURN(*this, Allocate((bytes + kStep - 1) / kStep * kStep));
+  return {};
 }
 
 Buffer::~Buffer() {

@@ -14,6 +14,8 @@ class Buffer {
   Buffer() = default;
   // Zero-filled, aligned to 64 bytes at least. kResourceExhausted when the system refuses. bytes = 0 is an empty buffer.
   static Result<Buffer> Allocate(std::size_t bytes);
+  // At least `bytes`, a multiple of 1 MiB; a buffer that is large enough stays, of another the content is lost. Errors as Allocate.
+  Status GrowTo(std::size_t bytes);
   ~Buffer();
   Buffer(Buffer&& other) noexcept;
   Buffer& operator=(Buffer&& other) noexcept;

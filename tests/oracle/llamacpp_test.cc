@@ -15,9 +15,8 @@
 #include "oscar/codec.h"
 #include "oscar/codec_profile.h"
 #include "oscar/kv_cache.h"
+#include "src/base/status_macros.h"
 #include "src/engine/models/model.h"
-#include "src/testing/exact_kv_cache.h"
-#include "tests/oracle/llamacpp_attention.h"
 #include "tests/oracle/llamacpp_record.h"
 #include "tests/oracle/processor_flags.h"
 #include "tests/oracle/widened_weights.h"
@@ -27,7 +26,6 @@ namespace {
 
 using engine::Model;
 using engine::StepSequence;
-using oscar::testing::ExactKvCache;
 
 constexpr int kThreads = 1;  // the answers do not depend on it, and spinning threads starve on a busy machine
 // KL per token in nats, and the distance of the two best logits up to which another greedy token is rounding.
@@ -35,7 +33,7 @@ struct Bounds {
   double kl;
   float tie_margin;
 };
-// llama.cpp's own attention (llamacpp_attention.h) on the kind of processor that recorded: only the record's f32 rounds.
+// The cache `f16` (llama.cpp's own attention) on the kind of processor that recorded: only the record's f32 rounds.
 constexpr Bounds kSameArithmetic = {1e-9, 0};
 // Any other order of sums: the 8-bit rounding of activations makes much of it. llama.cpp itself, between an F16 and an F32
 // cache on the same text, differs by 2.9e-3 (SmolLM2), 1.1e-3 (Qwen 0.5B) and 2.2e-3 (Qwen 1.5B), and parts where the margin
@@ -101,6 +99,13 @@ Divergence TextDivergence(Model& model, KvCache& cache, const LlamaCppRecord& re
   return result;
 }
 
+Result<std::unique_ptr<KvCache>> MakeCache(Model& model, const char* name) {
+  const KvShape shape = model.config().kv;
+  OSCAR_ASSIGN_OR_RETURN(const KvMethod method, ParseKvMethod(name));
+  OSCAR_ASSIGN_OR_RETURN(CodecProfile profile, DataFreeProfile(name, shape));
+  return model.NewCache(method, std::move(profile), {.shape = shape, .max_tokens = 1024});
+}
+
 class RealModelTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
@@ -109,7 +114,12 @@ class RealModelTest : public ::testing::TestWithParam<const char*> {
     const auto path = std::filesystem::path(folder) / (std::string(GetParam()) + ".gguf");
     if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " does not exist";
     Load(path, std::string(GetParam()) + ".bin");
-    if (model_ != nullptr) cache_ = std::make_unique<LlamaCppKvCache>(model_->config().kv);
+    if (model_ != nullptr) UseCache("f16");
+  }
+  void UseCache(const char* name) {
+    auto cache = MakeCache(*model_, name);
+    ASSERT_TRUE(cache.ok()) << cache.status().message();
+    cache_ = std::move(cache).value();
   }
   void Load(const std::filesystem::path& path, const std::string& record_name) {
     auto read = LlamaCppRecord::Read(DataFolder("llamacpp") + record_name);
@@ -122,7 +132,7 @@ class RealModelTest : public ::testing::TestWithParam<const char*> {
   }
   LlamaCppRecord record_;
   std::unique_ptr<Model> model_;
-  std::unique_ptr<LlamaCppKvCache> cache_;
+  std::unique_ptr<KvCache> cache_;
 };
 
 const char* const kRealModels[] = {"SmolLM2-135M-Instruct.Q4_1", "Qwen2.5-Coder-0.5B-Instruct-Q4_K_M",
@@ -160,21 +170,11 @@ class PagedCacheTest : public RealModelTest {
  protected:
   void SetUp() override {
     RealModelTest::SetUp();
-    if (model_ != nullptr) MakePaged();
-  }
-  void MakePaged() {
-    const KvShape shape = model_->config().kv;
-    const auto method = ParseKvMethod("bf16");
-    ASSERT_TRUE(method.ok()) << method.status().message();
-    auto profile = DataFreeProfile(method->name(), shape);
-    ASSERT_TRUE(profile.ok()) << profile.status().message();
-    auto paged = KvCache::Create(*method, std::move(profile).value(), {.shape = shape, .max_tokens = 1024}, model_->executor());
-    ASSERT_TRUE(paged.ok()) << paged.status().message();
-    paged_ = std::move(paged).value();
+    if (model_ != nullptr) UseCache("bf16");
   }
   void CompareGreedyTokens(const Bounds& bounds) {
     for (const LlamaCppRecord::Generation& generation : record_.generations) {
-      const size_t difference = FirstDifference(*model_, *paged_, generation);
+      const size_t difference = FirstDifference(*model_, *cache_, generation);
       const bool parted = difference < generation.generated.size();
       std::printf("%s: paged bf16 cache: %zu of %zu greedy tokens equal", GetParam(), difference, generation.generated.size());
       std::printf(parted ? ", margin there %.3f\n" : "\n", parted ? generation.margins[difference] : 0.0f);
@@ -184,11 +184,10 @@ class PagedCacheTest : public RealModelTest {
     }
   }
   void CompareLogits(const Bounds& bounds) {
-    const Divergence divergence = TextDivergence(*model_, *paged_, record_);
+    const Divergence divergence = TextDivergence(*model_, *cache_, record_);
     std::printf("%s: paged bf16 cache: KL per token %.3g, largest %.3g\n", GetParam(), divergence.mean, divergence.largest);
     EXPECT_LE(divergence.mean, bounds.kl);
   }
-  std::unique_ptr<KvCache> paged_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Models, PagedCacheTest, ::testing::ValuesIn(kRealModels), RealModelName);
@@ -207,7 +206,7 @@ class WidenedModelTest : public PagedCacheTest {
     if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " does not exist";
     ASSERT_EQ(WidenWeights(path.string(), widened_.string()), "");
     Load(widened_, std::string(GetParam()) + ".widened.bin");
-    if (model_ != nullptr) MakePaged();
+    if (model_ != nullptr) UseCache("bf16");
   }
   void TearDown() override { std::filesystem::remove(widened_); }
   std::filesystem::path widened_;
@@ -230,12 +229,13 @@ TEST_P(TinyModelTest, LogitsAndGreedyTokensAreThoseOfLlamaCpp) {
   ASSERT_TRUE(record.ok()) << record.status().message();
   const auto model = Model::Load(base + ".gguf", /*num_threads=*/1);
   ASSERT_TRUE(model.ok()) << model.status().message();
-  LlamaCppKvCache cache((*model)->config().kv);
-  const Divergence divergence = TextDivergence(**model, cache, *record);
+  const auto cache = MakeCache(**model, "f16");
+  ASSERT_TRUE(cache.ok()) << cache.status().message();
+  const Divergence divergence = TextDivergence(**model, **cache, *record);
   std::printf("%s: KL per token %.3g, largest %.3g\n", GetParam(), divergence.mean, divergence.largest);
   EXPECT_LE(divergence.mean, BoundsFor(*record).kl);
   ASSERT_EQ(record->generations.size(), 1u);
-  const size_t difference = FirstDifference(**model, cache, record->generations[0]);
+  const size_t difference = FirstDifference(**model, **cache, record->generations[0]);
   if (difference < record->generations[0].generated.size()) {
     EXPECT_LE(record->generations[0].margins[difference], BoundsFor(*record).tie_margin) << difference;
   }

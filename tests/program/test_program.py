@@ -415,6 +415,12 @@ class DefaultModel(ErrorCase):
         self.assertEqual(result.returncode, 2)
         self.assertIn("--weights", result.stderr)
 
+    def test_the_cache_of_llama_cpp_answers_and_is_refused_by_the_server(self):
+        result = run("run", "-m", self.model, "--kv", "f16", "-p", "The capital of France is", "-n", "8", "-q")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(result.stdout.strip())
+        self.assert_one_line_error(run("serve", "-m", self.model, "--kv", "f16", "--port", "0"), 2, "--kv f16", "bf16")
+
     def test_eval_refuses_windows_and_scores_that_are_not_positive(self):
         for args, part in ((["--window", "0"], "--window 0"), (["--window", "-1"], "--window -1"), (["--score", "-5"], "--score -5")):
             self.assert_one_line_error(run("eval", "ppl", "-m", self.model, "--kv", "bf16", *args), 2, part)

@@ -73,7 +73,7 @@ Status ReadEncodedRows(KvCache& cache, SequenceId sequence, int layer, LayerCapt
 // All layers, spread over the threads.
 Status ReadAllEncodedRows(Model& model, KvCache& cache, SequenceId sequence, std::vector<LayerCapture>& layers) {
   const int begin = cache.config().sink, end = begin + cache.segments(sequence).body;
-  if (cache.method().is_bf16() || end <= begin) return {};
+  if (cache.method().is_exact() || end <= begin) return {};
   std::mutex mutex;
   Status failed;
   std::atomic<int> next{0};

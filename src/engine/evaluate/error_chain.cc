@@ -111,7 +111,7 @@ class LayerComparison {
   void AddScoresOf(int sample, int head, LayerErrors& errors) const {
     const int position = extent_.first_sampled() + sample;
     const KvCacheConfig& config = cache_.config();
-    const int end = cache_.method().is_bf16() ? 0 : EncodedEnd(position, config.sink, config.recent, cache_.method().codec->encode_tokens);
+    const int end = cache_.method().is_exact() ? 0 : EncodedEnd(position, config.sink, config.recent, cache_.method().codec->encode_tokens);
     const auto d = static_cast<size_t>(shape_.head_dim);
     const LayerOf exact(exact_, shape_), method(method_, shape_);
     std::vector<float> exact_scores, scores;
@@ -183,7 +183,7 @@ Result<ErrorChainReport> RunErrorChain(Engine& engine, std::span<const KvSetup> 
   for (const KvSetup& setup : methods) {
     const KvWindows windows = engine.WindowsOf(setup);
     const int unit = setup.method.codec->encode_tokens;
-    if (!setup.method.is_bf16() && EncodedEnd(extent.first_sampled(), windows.sink, windows.recent, unit) <= windows.sink) {
+    if (!setup.method.is_exact() && EncodedEnd(extent.first_sampled(), windows.sink, windows.recent, unit) <= windows.sink) {
       return {StatusCode::kInvalidArgument, "--window " + std::to_string(plan.window) + ": too short for an encoded page before the last " +
                                                 std::to_string(plan.scored) + " tokens; at least " +
                                                 std::to_string(windows.sink + windows.recent + unit + plan.scored + 1) + " are needed"};

@@ -29,6 +29,7 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Start(Engine& engine, const KvSetu
   }
   OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<KvCache> cache,
                          engine.NewCache(setup, Engine::CacheSizes{options.kv_tokens, options.max_running, options.step_tokens, options.prefix_pages}));
+  if (cache->prefixes() == nullptr) return invalid("--kv " + setup.method.name() + ": keeps no prefixes, which the server needs; take bf16");
   return std::unique_ptr<Scheduler>(new Scheduler(engine, std::move(cache), options));
 }
 

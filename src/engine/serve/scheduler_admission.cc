@@ -39,7 +39,7 @@ PrefixMatch Scheduler::MatchOf(const GenerationRequest& request) const {
 // Pages of the scarce kind, encoded or, in an exact cache, BF16, of a sequence of so many tokens.
 int64_t Scheduler::PagesAt(int64_t tokens) const {
   const KvCacheConfig& config = cache_->config();
-  if (cache_->method().is_bf16()) return (tokens + kPageTokens - 1) / kPageTokens;
+  if (cache_->method().is_exact()) return (tokens + kPageTokens - 1) / kPageTokens;
   return (EncodedEnd(static_cast<int>(tokens), config.sink, config.recent, cache_->method().codec->encode_tokens) - config.sink) / kPageTokens;
 }
 
@@ -53,7 +53,7 @@ bool Scheduler::Fits(int64_t more_pages) const {
   if (running_.empty()) return true;  // one alone always fits
   const KvCacheStats stats = cache_->stats();
   const PrefixStats prefixes = prefixes_.prefix_stats();
-  const bool exact = cache_->method().is_bf16();
+  const bool exact = cache_->method().is_exact();
   const int64_t total = exact ? stats.bf16_pages_total : stats.encoded_pages_total;
   int64_t needed = exact ? stats.bf16_pages_used - prefixes.idle_bf16_pages : stats.encoded_pages_used - prefixes.idle_encoded_pages;
   for (const Running& running : running_) {

@@ -28,7 +28,7 @@ struct PageBytes {
 PageBytes BytesOfPages(const ServingNeeds& needs) {
   const int64_t rows = int64_t{needs.shape.num_layers} * needs.shape.num_kv_heads;
   const int64_t bf16 = rows * needs.shape.head_dim * kPageTokens * 4;
-  return {bf16, needs.method.is_bf16() ? bf16 : rows * static_cast<int64_t>(needs.method.codec->page_bytes(needs.shape.head_dim))};
+  return {bf16, needs.method.is_exact() ? bf16 : rows * static_cast<int64_t>(needs.method.codec->page_bytes(needs.shape.head_dim))};
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ uint64_t AvailableMemory() {
 
 Result<ServingPlan> PlanServing(const ServingNeeds& needs) {
   const PageBytes bytes = BytesOfPages(needs);
-  const bool exact = needs.method.is_bf16();
+  const bool exact = needs.method.is_exact();
   ServingPlan plan;
   plan.max_running = needs.max_running > 0 ? needs.max_running : kPlaces;
   // Windows and steps of the places (CapacityPlan counts the same), then windows of prefixes.

@@ -52,7 +52,7 @@ int PrefillSplits(int num_ctas, int ctas_of_a_split, int num_pages) {
 Result<std::unique_ptr<DeviceVerbs>> DeviceVerbs::Create(const KvMethod& method, const CodecProfile& profile,
                                                          const KvCacheConfig& config, cudaStream_t stream) {
   const KvShape& shape = config.shape;
-  if (method.codec == nullptr || (!method.is_bf16() && method.codec->name != "int2")) {
+  if (method.codec == nullptr || (method.codec->name != "bf16" && method.codec->name != "int2")) {
     return {StatusCode::kUnsupported, "the CUDA device has kernels for bf16 and int2 only, not for " +
                                           (method.codec == nullptr ? std::string("no codec") : method.name())};
   }

@@ -32,6 +32,9 @@ class LibraryVerbs final : public cache::KvVerbs {
 
 Result<std::unique_ptr<KvCache>> KvCache::Create(const KvMethod& method, CodecProfile profile,
                                                  const KvCacheConfig& config, Executor& executor) {
+  if (method.codec != nullptr && method.codec->name == "f16") {
+    return {StatusCode::kUnsupported, "f16 is llama.cpp's cache, which the engine keeps with ggml's operations on the CPU; pages hold bf16"};
+  }
   try {
     auto cache =
         cache::PagedKvCache::Create(method, std::move(profile), config, executor, std::make_unique<LibraryVerbs>());

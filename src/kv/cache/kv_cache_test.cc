@@ -274,11 +274,11 @@ TEST_P(KvCacheMethods, ChunkSizeChangesNoByteAndAttentionIsTheJudges) {
   const CodecProfile profile = ProfileFor(GetParam(), kShape);
   const Prompt prompt(kShape, 1000, testing::TestSeed(31));
   const std::unique_ptr<KvCache> cache = CreateCache(GetParam(), profile, Config(prompt.length), executor);
-  const int recent = cache->method().is_bf16() ? prompt.length : cache->config().recent;
+  const int recent = cache->method().is_exact() ? prompt.length : cache->config().recent;
 
   const double bound = GetParam().starts_with("int") ? testing::kCpuWholeNumberAttentionRelativeL2 : testing::kCpuAttentionRelativeL2;
   const PromptRun whole = RunPrompt(*cache, prompt, {prompt.length});
-  EXPECT_EQ(whole.segments.body, cache->method().is_bf16() ? 0 : 640);
+  EXPECT_EQ(whole.segments.body, cache->method().is_exact() ? 0 : 640);
   EXPECT_LE(WorstError(whole, prompt, profile, 64, recent, 37), bound);
   std::mt19937_64 rng(testing::TestSeed(32));
   std::vector<int> random_steps;

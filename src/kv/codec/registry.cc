@@ -35,6 +35,7 @@ Status CheckAffineRow(const RowProfile& row) {
 
 constexpr CodecInfo kCodecs[] = {
     {.name = "bf16", .bits = 16},
+    {.name = "f16", .bits = 16},  // kept by the engine (ggml), not by liboscar's pages
     {.name = "int1", .bits = 1, .page_bytes = AffinePageBytes<1>, .methods = affine::kInt1MethodNames},
     {.name = "int2", .bits = 2, .page_bytes = AffinePageBytes<2>, .methods = affine::kInt2MethodNames},
     {.name = "int4", .bits = 4, .page_bytes = AffinePageBytes<4>, .methods = affine::kInt4MethodNames},

@@ -31,7 +31,7 @@ namespace oscar {
 BitsLedger LedgerAt(const KvMethod& method, int head_dim, int num_tokens, int sink, int recent) {
   OSCAR_CHECK(method.codec != nullptr && head_dim > 0 && num_tokens >= 0);
   OSCAR_CHECK(sink >= 0 && sink % kPageTokens == 0 && recent >= 0 && recent % kPageTokens == 0);
-  const pool::TierWindows windows = {sink, method.is_bf16() ? pool::kEverythingRecent : recent, method.codec->encode_tokens};
+  const pool::TierWindows windows = {sink, method.is_exact() ? pool::kEverythingRecent : recent, method.codec->encode_tokens};
   BitsLedger ledger;
   ledger.payload = method.codec->bits;
   ledger.steady = pool::SteadyBits(*method.codec, head_dim);

@@ -6,6 +6,7 @@
 
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
+#include "src/engine/ops/cpu/ggml_kv_cache.h"
 #include "src/engine/ops/cpu/q5_product.h"
 
 namespace oscar::engine {
@@ -14,15 +15,6 @@ namespace {
 // Decode repeats one shape; a scheduler with changing batch sizes and prefill alternate among a few. A shape costs about
 // 60 KB per layer.
 constexpr size_t kKeptShapes = 4;
-constexpr size_t kBufferStep = size_t{1} << 20;
-
-// At least `bytes`, in steps, so that slightly larger recordings do not allocate anew.
-Status GrowTo(base::Buffer& buffer, size_t bytes) {
-  if (buffer.size() >= bytes) return {};
-  buffer = base::Buffer();  // first give back, then take
-  OSCAR_ASSIGN_OR_RETURN(buffer, base::Buffer::Allocate((bytes + kBufferStep - 1) / kBufferStep * kBufferStep));
-  return {};
-}
 
 }  // namespace
 
@@ -37,6 +29,11 @@ Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens) {
 Status GgmlOps::Place(const Weight& weight) {
   if (weight.is_random) return {StatusCode::kUnsupported, "random weights are for the CUDA device: add --device cuda"};
   return {};
+}
+
+Result<std::unique_ptr<KvCache>> GgmlOps::NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) {
+  if (method.codec != nullptr && method.codec->name == "f16") return GgmlKvCache::Create(method, std::move(profile), config, executor_);
+  return KvCache::Create(method, std::move(profile), config, executor_);
 }
 
 Result<MomentAccumulator> GgmlOps::NewMoments(const KvShape& shape, const OscarFitOptions& options) {
@@ -105,10 +102,10 @@ Status GgmlOps::PlaceNewGraph() {
         if (graph.get() != graph_) graph.reset();  // it points into the old scratch
       }
     }
-    OSCAR_TRY(GrowTo(scratch_, bytes));
+    OSCAR_TRY(scratch_.GrowTo(bytes));
   }
   graph_->Place(scratch_.data(), executor_.num_threads(), executor_.threadpool());
-  return GrowTo(work_, graph_->work_bytes());
+  return work_.GrowTo(graph_->work_bytes());
 }
 
 Status GgmlOps::Submit() {

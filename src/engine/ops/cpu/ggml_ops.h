@@ -22,9 +22,7 @@ class GgmlOps final : public Ops {
   Status Place(const Weight& weight) override;  // ggml reads the mapped file
   Result<float*> AllocateSlots(std::size_t num_floats) override;
   bool slots_on_host() const override { return true; }
-  Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) override {
-    return KvCache::Create(method, std::move(profile), config, executor_);
-  }
+  Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) override;
   Result<MomentAccumulator> NewMoments(const KvShape& shape, const OscarFitOptions& options) override;
   Result<BalancedMoments> NewBalancedMoments(const KvShape& shape, RotaryEmbedding rotary, int64_t expected_tokens) override;
   Status ReadSlots(const float* values, std::span<float> out) override;

@@ -58,12 +58,12 @@ Result<CodecProfile> DataFreeProfile(std::string_view method, const KvShape& sha
   if (shape.num_layers < 1 || shape.num_kv_heads < 1 || shape.head_dim < 1) {
     return {StatusCode::kInvalidArgument, "a KV profile needs at least one layer, one KV head and one channel"};
   }
-  if (!parsed.is_bf16()) {
+  if (!parsed.is_exact()) {
     const CodecKernelEntry* entry = FindCpuKernels(*parsed.codec);
     if (entry != nullptr && entry->make_profile != nullptr) return entry->make_profile(parsed, shape, rotary);
   }
   affine::MethodPreset preset;  // bf16: identity, nothing clipped, never encoded
-  if (!parsed.is_bf16()) {
+  if (!parsed.is_exact()) {
     preset = *affine::FindMethod(parsed.method);
     if (preset.calibrated) {
       return {StatusCode::kFailedPrecondition, parsed.name() + " is a calibrated method and needs a profile file"};
