@@ -29,6 +29,7 @@ namespace {
 struct ServeArguments {
   engine::EngineOptions engine;
   engine::ServerOptions server;
+  engine::SchedulerOptions scheduler;
   std::optional<int> max_running;
   std::optional<int64_t> kv_bytes;
   int drain_seconds = 30;
@@ -36,7 +37,7 @@ struct ServeArguments {
 };
 
 // A calibrated method without its profile: it is made now, once, and kept beside the model.
-Status FindOrMakeProfile(const ServeArguments& arguments) {
+Status FindOrMakeProfile(const ServeArguments& arguments, engine::Server& server) {
   const engine::EngineOptions& options = arguments.engine;
   if (!options.profile.empty() || !engine::IsCalibrated(options.kv) || options.load_format != engine::LoadFormat::kGguf) return {};
   OSCAR_ASSIGN_OR_RETURN(const std::filesystem::path model, engine::ModelCache().Resolve(options.model));
@@ -50,12 +51,17 @@ Status FindOrMakeProfile(const ServeArguments& arguments) {
   fmt::print(stderr, "oscar serve: no profile of {} for this model yet: calibrating, once, into {}\n", options.kv, path.filename().string());
   engine::EngineOptions plain = options;
   plain.device = engine::Device::kCpu;  // where the rows can be seen
+  plain.deterministic = false;
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(plain));
   engine::CalibrationRequest request;
   request.method = options.kv;
   request.text = {"built-in text of oscar " + std::string(kVersion), std::string(engine::CalibrationText())};
   request.window_tokens = std::min(request.window_tokens, engine->model().config().max_context);
   request.control = ProgressControl("calibrate", false);
+  request.control.progress = [&server, shown = request.control.progress](int64_t done, int64_t total) {
+    shown(done, total);
+    if (total > 0) server.SetProgress(static_cast<double>(done) / static_cast<double>(total));
+  };
   OSCAR_ASSIGN_OR_RETURN(const engine::CalibrationOutcome outcome, engine::Calibrate(*engine, request));
   if (Interrupted()) return {StatusCode::kCancelled, "interrupted"};
   return outcome.profile.Save(path);
@@ -63,7 +69,7 @@ Status FindOrMakeProfile(const ServeArguments& arguments) {
 
 // What was not given is chosen from the memory: half of what the weights leave is for the cache.
 Status Plan(ServeArguments& arguments, engine::Engine& engine) {
-  engine::SchedulerOptions& scheduler = arguments.server.scheduler;
+  engine::SchedulerOptions& scheduler = arguments.scheduler;
   engine::ServingNeeds needs;
   needs.shape = engine.model().config().kv;
   needs.method = engine.kv()->method;
@@ -89,7 +95,7 @@ Status Plan(ServeArguments& arguments, engine::Engine& engine) {
 // One screen: model, method, what fits, and where to ask.
 void PrintStart(engine::Engine& engine, const engine::Server& server, const ServeArguments& arguments) {
   const engine::SchedulerSnapshot snapshot = server.snapshot();
-  const engine::SchedulerOptions& scheduler = arguments.server.scheduler;
+  const engine::SchedulerOptions& scheduler = arguments.scheduler;
   const KvShape& shape = engine.model().config().kv;
   const double bf16_token_bytes = 4.0 * shape.num_layers * shape.num_kv_heads * shape.head_dim;
   const double allocated = static_cast<double>(snapshot.kv.allocated_bytes());
@@ -111,24 +117,27 @@ Status Serve(ServeArguments& arguments) {
   if (arguments.drain_seconds < 0) return {StatusCode::kInvalidArgument, fmt::format("--shutdown-timeout {}: must not be negative", arguments.drain_seconds)};
   if (!arguments.server.api_key.empty()) Warn("serve", "--api-key: others on this machine can read the key in the list of processes; --api-key-file hides it");
   if (arguments.kv_bytes.value_or(1) < 1) return {StatusCode::kInvalidArgument, fmt::format("--kv-bytes {}: must be positive", *arguments.kv_bytes)};
-  engine::SchedulerOptions& scheduler = arguments.server.scheduler;
+  engine::SchedulerOptions& scheduler = arguments.scheduler;
   scheduler.prefix_cache = !arguments.no_prefix_cache;
   scheduler.preempt = !arguments.no_preempt;
   CatchInterrupts();
-  OSCAR_TRY(FindOrMakeProfile(arguments));
-  OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::Open(arguments.engine));
+  std::unique_ptr<engine::Engine> engine;  // outlives the server
+  OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Server> server, engine::Server::Listen(arguments.server));
+  fmt::print(stderr, "oscar serve: loading; http://{}:{}/health says when requests are taken\n", arguments.server.http.address, server->port());
+  OSCAR_TRY(FindOrMakeProfile(arguments, *server));
+  OSCAR_ASSIGN_OR_RETURN(engine, engine::Engine::Open(arguments.engine));
   Warn("serve", engine->kv()->warning);
   OSCAR_TRY(Plan(arguments, *engine));
-  OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Server> server, engine::Server::Start(*engine, *engine->kv(), arguments.server));
+  OSCAR_TRY(server->Serve(*engine, *engine->kv(), arguments.scheduler));
   PrintStart(*engine, *server, arguments);
   while (!Interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  fmt::print(stderr, "oscar serve: finishing what runs (again Ctrl-C: at once)\n");
+  server->Say("oscar serve: finishing what runs (again Ctrl-C: at once)\n");
   server->Drain(std::chrono::seconds(arguments.drain_seconds));
   return {};
 }
 
 void AddSchedulerOptions(CLI::App& command, ServeArguments& arguments) {
-  engine::SchedulerOptions& scheduler = arguments.server.scheduler;
+  engine::SchedulerOptions& scheduler = arguments.scheduler;
   const auto add = [&](const char* name, auto& value, const char* text, const char* type = "N") { command.add_option(name, value, text)->type_name(type); };
   const auto add_default = [&](const char* name, auto& value, const char* text, const char* type = "N") {
     command.add_option(name, value, text)->capture_default_str()->type_name(type);
@@ -148,6 +157,19 @@ void AddSchedulerOptions(CLI::App& command, ServeArguments& arguments) {
   add_default("--resume-stride", scheduler.resume_stride, "Pages of 64 tokens between spare resume points of a long prompt");
 }
 
+// What it says of itself.
+void AddReportOptions(CLI::App& command, engine::ServerOptions& server) {
+  const std::map<std::string, engine::LogFormat> formats = {{"none", engine::LogFormat::kNone}, {"text", engine::LogFormat::kText}, {"json", engine::LogFormat::kJson}};
+  command.add_option_function<std::string>("--log", [formats, &server](const std::string& name) { server.log = formats.at(name); },
+                                           "A line per request on standard error: text, json or none (default: text)")
+      ->check([formats](const std::string& name) { return formats.contains(name) ? std::string() : "'" + name + "' is not text, json or none"; })
+      ->type_name("FORMAT");
+  command.add_option_function<std::string>("--metrics-compat", [&server](const std::string& name) { server.metrics_aliases = *engine::AliasesNamed(name); },
+                                           "Names of other engines in /metrics: vllm, sglang, both or none (default: vllm)")
+      ->check([](const std::string& name) { return engine::AliasesNamed(name) ? std::string() : "'" + name + "' is not vllm, sglang, both or none"; })
+      ->type_name("NAMES");
+}
+
 }  // namespace
 
 void AddServeCommand(CLI::App& app, int& exit_code) {
@@ -158,12 +180,18 @@ void AddServeCommand(CLI::App& app, int& exit_code) {
   command->add_option("-c,--ctx", arguments->engine.context, "Context in tokens (default: what the model was trained for, less in little memory)")->type_name("N");
   AddKvOptions(*command, arguments->engine);
   AddWindowOptions(*command, arguments->engine);
+  command->add_flag("--deterministic", arguments->engine.deterministic,
+                    "An answer's bits do not depend on other requests, on parts of prompts or on the prefix cache; slower");
   engine::ServerOptions& server = arguments->server;
   command->add_option("--host", server.http.address, "Address to listen on")->capture_default_str()->type_name("ADDRESS");
   command->add_option("--port", server.http.port, "Port; 0: any free one")->capture_default_str()->type_name("N");
   command->add_option("--model-id", server.model_id, "Name of the model in requests (default: its file's name)")->type_name("NAME");
   command->add_option("--api-key-file", server.api_key_file, "Keys that are let in, one per line (default: everyone on this machine)")->type_name("FILE");
   command->add_option("--api-key", server.api_key, "One key; others on this machine can read it in the list of processes")->type_name("KEY");
+  command->add_option("--max-requests-per-key", server.key_limits.max_requests, "Requests of a key at once; more are refused with 429; 0: any number")
+      ->capture_default_str()->type_name("N");
+  command->add_option("--tokens-per-minute-per-key", server.key_limits.tokens_per_minute, "Tokens of a key, prompts and answers; 0: any number")
+      ->capture_default_str()->type_name("N");
   command->add_option("--cors-origin", server.cors_origins, "Origin of pages of another site that may ask; repeatable")->type_name("URL");
   command->add_option("--allowed-host", server.allowed_hosts, "Name besides loopback's in the Host field; repeatable")->type_name("NAME");
   command->add_flag("--strict-fields", server.strict_fields, "Refuse request members that are not known");
@@ -173,13 +201,11 @@ void AddServeCommand(CLI::App& app, int& exit_code) {
   AddSchedulerOptions(*command, *arguments);
   command->add_option("--kv-dir", server.kv_folder, "Folder of KV files; without it there are none")->type_name("FOLDER");
   command->add_option("--watchdog", server.watchdog_seconds, "Seconds without a step after which /health says stalled")->capture_default_str()->type_name("S");
-  const std::map<std::string, engine::LogFormat> formats = {{"none", engine::LogFormat::kNone}, {"text", engine::LogFormat::kText}, {"json", engine::LogFormat::kJson}};
-  command->add_option_function<std::string>("--log", [formats, &server](const std::string& name) { server.log = formats.at(name); },
-                                            "A line per request on standard error: text, json or none (default: text)")
-      ->check([formats](const std::string& name) { return formats.contains(name) ? std::string() : "'" + name + "' is not text, json or none"; })
-      ->type_name("FORMAT");
+  AddReportOptions(*command, server);
   command->add_option("--max-body-bytes", server.http.max_body_bytes, "Largest request body")->capture_default_str()->type_name("N");
   command->add_option("--max-connections", server.http.max_connections, "Open connections")->capture_default_str()->type_name("N");
+  command->add_option("--max-connections-per-ip", server.http.max_connections_per_ip, "Open connections of one address; 0: any number")
+      ->capture_default_str()->type_name("N");
   command->add_option("--shutdown-timeout", arguments->drain_seconds, "Seconds that running requests get after SIGTERM")->capture_default_str()->type_name("N");
   command->callback([arguments, &exit_code] {
     const Status status = Serve(*arguments);

@@ -98,6 +98,9 @@ struct AttendParams {
   int sink = 64;     // multiples of 64
   int recent = 256;
   float scale = 0.0f;  // 1 / sqrt(d), usually
+  // Each query is a pass over its pages of its own, so that its outputs have the same bits whichever queries of its sequence come
+  // with it. Otherwise the neighbours in an aligned block of 64 positions share a pass, in which sums may be taken in another order.
+  bool batch_invariant = false;
   std::span<const AttendSequence> sequences;
   RowsView<const float> queries;  // [sum of num_queries, num_query_heads, d], after QK norm and RoPE
   RowsView<float> out;            // same shape

@@ -33,6 +33,7 @@ struct KvCacheConfig {
   int max_sequences = 1;     // concurrent sequences: each owns its BF16 window and sink
   int max_step_tokens = 512; // largest n of one Reserve: bounds the BF16 pages in flight
   int prefix_pages = 0;      // BF16 pages beside those of the sequences, for windows of prefixes (prefix_cache.h)
+  bool batch_invariant = false;  // AttendParams::batch_invariant in every call; on the CPU only
 };
 
 // Exact bytes (method.md 4). All pools are allocated at creation; "used" counts pages that are held.
@@ -41,6 +42,7 @@ struct KvCacheStats {
   std::size_t encoded_page_bytes = 0;
   int bf16_pages_total = 0, bf16_pages_used = 0;
   int encoded_pages_total = 0, encoded_pages_used = 0;
+  uint64_t demoted_pages = 0;           // encoded from BF16 pages since the start
   std::size_t workspace_bytes = 0;
   std::size_t allocated_bytes() const {
     return bf16_page_bytes * bf16_pages_total + encoded_page_bytes * encoded_pages_total + workspace_bytes;

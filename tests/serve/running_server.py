@@ -16,7 +16,7 @@ SKIPPED = 77
 
 
 class RunningServer:
-    def __init__(self, *args, model=MODEL, timeout=200):
+    def __init__(self, *args, model=MODEL, timeout=200, reads_log=True):
         self.timeout = timeout  # of a request, in seconds
         self.process = subprocess.Popen([OSCAR, "serve", "-m", str(model), "--port", "0", *map(str, args)], stderr=subprocess.PIPE, text=True)
         self.lines = []
@@ -28,15 +28,16 @@ class RunningServer:
                 break
         else:
             raise AssertionError("no address: " + "".join(self.lines))
-        # The log goes on; a full pipe would stop the server.
         self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True)
-        self.reader.start()
+        if reads_log:
+            self.reader.start()
 
     def stop(self, number=signal.SIGTERM):
         if self.process.poll() is None:
             self.process.send_signal(number)
         code = self.process.wait(timeout=120)
-        self.reader.join()
+        if self.reader.ident is not None:
+            self.reader.join()
         self.process.stderr.close()
         return code
 

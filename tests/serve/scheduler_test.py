@@ -1,12 +1,14 @@
 """The scheduler, the prefix cache, metrics and KV files of `oscar serve`, seen from outside with a real model."""
 
 import concurrent.futures
+import http.client
 import json
 import os
 import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -172,12 +174,15 @@ class Watching(unittest.TestCase):
         oscar_itl_bound_violations_total oscar_auth_failures_total oscar_time_to_first_token_seconds oscar_inter_token_latency_seconds
         oscar_e2e_request_latency_seconds oscar_request_queue_seconds oscar_request_prefill_seconds oscar_request_decode_seconds
         oscar_request_prompt_tokens oscar_request_generation_tokens oscar_step_tokens oscar_step_seconds oscar_http_requests_total oscar_http_connections
-        oscar_step_age_seconds oscar_ready oscar_build_info oscar_cache_config_info""".split()
+        oscar_step_age_seconds oscar_ready oscar_build_info oscar_cache_config_info oscar_demoted_pages_total oscar_quantised_rows_total
+        oscar_tool_parse_failures_total oscar_grammar_mask_seconds oscar_log_lines_dropped_total""".split()
     ALIASES = """vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc vllm:cache_config_info vllm:prefix_cache_queries_total
         vllm:prefix_cache_hits_total vllm:prompt_tokens_total vllm:prompt_tokens_cached_total vllm:generation_tokens_total vllm:num_preemptions_total
         vllm:time_to_first_token_seconds vllm:inter_token_latency_seconds vllm:e2e_request_latency_seconds vllm:request_queue_time_seconds
         vllm:request_prefill_time_seconds vllm:request_decode_time_seconds vllm:request_prompt_tokens vllm:request_generation_tokens
         vllm:request_success_total""".split()
+    SGLANG = """sglang:num_running_reqs sglang:num_queue_reqs sglang:token_usage sglang:cache_hit_rate sglang:cached_tokens_total
+        sglang:prompt_tokens_total sglang:generation_tokens_total sglang:cache_config_info""".split()
 
     def test_metrics_have_the_documented_names_and_true_numbers(self):
         with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
@@ -197,14 +202,18 @@ class Watching(unittest.TestCase):
                     response, data = server.request("GET", "/metrics", fields=as_scraper)
                     if re.search(r'^oscar_requests_total{.*outcome="length"} 3$', data.decode(), re.M):
                         break
-                plain = server.request("GET", "/metrics?compat=none", fields=as_scraper)[1].decode()
+                plain, both, sglang = (server.request("GET", f"/metrics?compat={names}", fields=as_scraper)[1].decode() for names in ("none", "both", "sglang"))
+                info = server.json("GET", "/server_info", fields=as_user)
                 cache = server.json("GET", "/v1/cache", fields=as_user)
                 load = server.json("GET", "/v1/loads?include=core", fields=as_user)["loads"][0]
         self.assertEqual(response.headers["Content-Type"], "text/plain; version=0.0.4; charset=utf-8")
         text = data.decode()
         families = re.findall(r"^# TYPE (\S+) ", text, re.M)
         self.assertEqual(sorted(families), sorted(self.NAMES + self.ALIASES))
-        self.assertEqual(sorted(re.findall(r"^# TYPE (\S+) ", plain, re.M)), sorted(self.NAMES))
+        names_in = lambda page: sorted(re.findall(r"^# TYPE (\S+) ", page, re.M))
+        self.assertEqual(names_in(plain), sorted(self.NAMES))
+        self.assertEqual(names_in(sglang), sorted(self.NAMES + self.SGLANG))
+        self.assertEqual(names_in(both), sorted(self.NAMES + self.ALIASES + self.SGLANG))
         value = lambda name: float(re.search(rf"^{re.escape(name)} (\S+)$", text.replace(f'model_name="{MODEL.stem}"', ""), re.M).group(1))
         self.assertEqual(value("oscar_prompt_tokens_total{}"), 1500)
         self.assertEqual(value("oscar_prefix_hit_tokens_total{}"), 499)
@@ -212,6 +221,9 @@ class Watching(unittest.TestCase):
         self.assertEqual(value("oscar_time_to_first_token_seconds_count{}"), 3)
         self.assertEqual(value("oscar_auth_failures_total{}"), 1)
         self.assertEqual(value('oscar_requests_total{,outcome="length"}'), 3)
+        self.assertEqual(value("oscar_demoted_pages_total{}") * 64 * 30 * 3 * 2, value("oscar_quantised_rows_total{}"))
+        self.assertGreater(value("oscar_demoted_pages_total{}"), 0)
+        self.assertEqual((info["model"], info["kv"]["method"], info["kv"]["sink"], info["kv"]["recent"], info["backend"]), (MODEL.stem, "int2:hadamard", 64, 256, "cpu"))
         self.assertEqual(load["num_running_reqs"], 0)
         self.assertEqual((cache["hit_tokens"], cache["query_tokens"]), (499, 1500))
         self.assertGreater(cache["saved_bytes"], 0)
@@ -222,6 +234,50 @@ class Watching(unittest.TestCase):
         if shutil.which("promtool"):
             checked = subprocess.run(["promtool", "check", "metrics"], input=plain, capture_output=True, text=True)
             self.assertEqual(checked.returncode, 0, checked.stderr + checked.stdout)
+
+
+class Limits(unittest.TestCase):
+    def test_a_key_has_its_requests_and_its_tokens_and_no_more(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
+            keys.write("one name=one\ntwo name=two\n")
+            keys.flush()
+            args = ("-c", "512", "--kv-bytes", "300000000", "--api-key-file", keys.name, "--tokens-per-minute-per-key", "100", "--max-requests-per-key", "2")
+            with RunningServer(*KV, *args) as server:
+                one, two = ({"Authorization": f"Bearer {key}"} for key in ("one", "two"))
+                ask = lambda count, fields, status=200: server.json("POST", "/v1/completions", {"prompt": tokens_of(count, 50), "max_tokens": 4, "ignore_eos": True}, status, fields)
+                ask(200, one)
+                error = ask(1, one, 429)["error"]
+                self.assertEqual((error["code"], error["type"]), ("rate_limit_exceeded", "rate_limit_error"))
+                response, _ = server.request("POST", "/v1/completions", {"prompt": "hi", "max_tokens": 1}, one)
+                self.assertTrue(50 <= int(response.headers["retry-after"]) <= 70, response.headers["retry-after"])
+                ask(10, two)
+
+    def test_an_address_has_so_many_connections(self):
+        with RunningServer(*KV, "-c", "512", "--kv-bytes", "300000000", "--max-connections-per-ip", "2") as server:
+            held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(2)]
+            for connection in held:
+                connection.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                self.assertIn(b" 200 ", connection.recv(1000))
+            response, data = server.request("GET", "/live")
+            self.assertEqual((response.status, json.loads(data)["error"]["code"]), (503, "too_many_connections"))
+            for connection in held:
+                connection.close()
+            wait_until(lambda: server.request("GET", "/live")[0].status == 200)
+
+
+class Log(unittest.TestCase):
+    def test_a_log_that_nobody_reads_holds_up_nobody(self):
+        with RunningServer("--kv", "int2:hadamard", "-c", "512", "--kv-bytes", "300000000", reads_log=False) as server:
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=100)
+            fields = {"X-Request-Id": "x" * 128}  # long lines: more than the pipe and the queue hold
+            for _ in range(8500):
+                connection.request("GET", "/version", headers=fields)
+                response = connection.getresponse()
+                response.read()
+                self.assertEqual(response.status, 200)
+            connection.close()
+            self.assertTrue(server.complete("hi", max_tokens=2)[2]["usage"])
+            self.assertGreater(server.metrics()["oscar_log_lines_dropped_total"], 0)
 
 
 class Files(unittest.TestCase):

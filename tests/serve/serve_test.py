@@ -5,11 +5,15 @@ import http.client
 import json
 import math
 import os
+import pathlib
 import random
+import re
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -151,6 +155,25 @@ class Serving(unittest.TestCase):
             self.assertEqual((status, error["param"]), (400, "prompt"), prompt)
         self.healthy()
 
+    def test_a_prompt_is_rendered_as_the_route_itself_takes_it(self):
+        question = chat("What is the capital of France?", max_tokens=9, seed=7, stop=["x"], n=2)
+        rendered = self.server.json("POST", "/v1/chat/completions/render", question)
+        answer = self.server.json("POST", "/v1/chat/completions", {**question, "return_token_ids": True})
+        self.assertEqual(rendered["token_ids"], answer["prompt_token_ids"])
+        sampling = rendered["sampling_params"]
+        self.assertEqual([sampling[name] for name in ("temperature", "max_tokens", "seed", "stop", "n")], [0, 9, 7, ["x"], 2])
+        several = self.server.json("POST", "/v1/completions/render", {"prompt": [[5, 6, 7], [8, 9]], "max_tokens": 3})
+        self.assertEqual([prompt["token_ids"] for prompt in several], [[5, 6, 7], [8, 9]])
+        self.assertEqual(self.server.error("/v1/chat/completions/render", {"messages": []})[0], 400)
+
+    def test_health_generate_runs_a_token(self):
+        self.assertEqual(self.server.json("GET", "/health_generate"), {"status": "ok"})
+
+    def test_only_what_names_requests_aborts(self):
+        for body in ({}, {"request_id": None}, {"request_id": ""}, {"rid": 5}, {"abort_all": False}, {"abort_all": "yes"}, []):
+            self.assertEqual(self.server.error("/abort_request", body)[0], 400, body)
+        self.assertEqual(self.server.json("POST", "/abort_request", {"rid": "nobody"}), {"aborted": 0})
+
     def test_unknown_fields_are_named_in_the_answer(self):
         response, _ = self.server.request("POST", "/v1/chat/completions", chat("hi", max_tokens=1, user="me", fly=True, beams=3))
         self.assertEqual(response.status, 200)
@@ -247,6 +270,38 @@ class Starting(unittest.TestCase):
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
             self.assertIn(str(port), self.refused("--port", port)[1])
+
+    def test_a_server_that_loads_says_how_far_it_is(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "model.gguf"
+            model.symlink_to(MODEL)  # without a profile beside it: the first start calibrates
+            process = subprocess.Popen([OSCAR, "serve", "-m", str(model), "--port", "0"], stderr=subprocess.PIPE, text=True)
+            try:
+                port = int(re.search(r"127\.0\.0\.1:(\d+)/health", process.stderr.readline()).group(1))
+                reader = threading.Thread(target=process.stderr.read, daemon=True)
+                reader.start()
+
+                def ask(method, path, body=None):
+                    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+                    connection.request(method, path, body, {"Content-Type": "application/json"})
+                    response = connection.getresponse()
+                    body = json.loads(response.read())
+                    connection.close()
+                    return response.status, response.headers, body
+
+                for path, status in (("/health", 503), ("/ready", 503), ("/live", 200)):
+                    got, _, body = ask("GET", path)
+                    self.assertEqual((got, body["status"]), (status, "loading"))
+                    self.assertTrue(0 <= body["progress"] <= 1)
+                status, headers, body = ask("POST", "/v1/chat/completions", json.dumps(chat("hi")))
+                self.assertEqual((status, body["error"]["code"]), (503, "loading"))
+                self.assertTrue(headers["retry-after"])
+            finally:
+                process.send_signal(signal.SIGTERM)
+                self.assertNotEqual(process.wait(timeout=60), 0)
+                reader.join()
+                process.stderr.close()
+            self.assertEqual([path.name for path in pathlib.Path(folder).iterdir()], ["model.gguf"])
 
     def test_keys_are_asked_for(self):
         with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:

@@ -261,7 +261,8 @@ Status PlaceWeights(std::span<const TensorRule<Weights>> rules, const Weights& w
   return {};
 }
 
-Result<std::unique_ptr<Model>> LoadFrom(std::unique_ptr<Checkpoint> checkpoint, int num_threads, Device device) {
+Result<std::unique_ptr<Model>> LoadFrom(std::unique_ptr<Checkpoint> checkpoint, int num_threads, Device device,
+                                        BatchRounding rounding = BatchRounding::kFree) {
   const io::GgufMetadata& metadata = checkpoint->metadata();
   OSCAR_ASSIGN_OR_RETURN(const std::string name, metadata.String("general.architecture"));
   const ModelArch* arch = FindArch(name);
@@ -281,7 +282,7 @@ Result<std::unique_ptr<Model>> LoadFrom(std::unique_ptr<Checkpoint> checkpoint, 
   OSCAR_TRY(CheckFactors(context.weights.rope_factors));
   if (context.weights.output == nullptr) context.weights.output = context.weights.token_embedding;
 
-  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, MakeOps(device, num_threads, kMaxStepTokens));
+  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, MakeOps(device, num_threads, kMaxStepTokens, rounding));
   OSCAR_TRY(PlaceWeights(arch->tensors, context.weights, *ops));
   for (const LayerWeights& layer : context.weights.layers) OSCAR_TRY(PlaceWeights(arch->layer_tensors, layer, *ops));
   auto model = std::make_unique<LoadedModel>(*arch, std::move(context), std::move(checkpoint), std::move(ops));
@@ -298,8 +299,9 @@ Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& path, in
   return model;
 }
 
-Result<std::unique_ptr<Model>> Model::Load(io::GgufFile file, int num_threads, Device device, WeightPrecision precision) {
-  return LoadFrom(MakeGgufCheckpoint(std::move(file), precision), num_threads, device);
+Result<std::unique_ptr<Model>> Model::Load(io::GgufFile file, int num_threads, Device device, WeightPrecision precision,
+                                           BatchRounding rounding) {
+  return LoadFrom(MakeGgufCheckpoint(std::move(file), precision), num_threads, device, rounding);
 }
 
 Result<std::unique_ptr<Model>> Model::LoadRandom(std::string_view shape, int num_threads, Device device) {

@@ -66,7 +66,8 @@ class Model {
   static Result<std::unique_ptr<Model>> Load(const std::filesystem::path& path, int num_threads, Device device = Device::kCpu);
   // The same of a parsed file, for a caller that reads more of it; errors name tensor or key only.
   static Result<std::unique_ptr<Model>> Load(io::GgufFile file, int num_threads, Device device = Device::kCpu,
-                                             WeightPrecision precision = WeightPrecision::kStored);
+                                             WeightPrecision precision = WeightPrecision::kStored,
+                                             BatchRounding rounding = BatchRounding::kFree);
   // A published shape with random weights (MakeRandomCheckpoint), on a CUDA device.
   static Result<std::unique_ptr<Model>> LoadRandom(std::string_view shape, int num_threads, Device device);
   virtual ~Model() = default;

@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "gtest/gtest.h"
+#include "oscar/codec.h"
+#include "oscar/codec_profile.h"
 #include "src/testing/closeness.h"
 #include "src/testing/exact_kv_cache.h"
 #include "src/testing/gguf_builder.h"
@@ -237,6 +239,43 @@ TEST(Model, AStepRepeatedGivesTheSameBits) {
     runs.push_back(RunSteps(*model, cache, *cache.NewSequence(), tokens, 7));
   }
   EXPECT_EQ(runs[0], runs[1]);
+}
+
+// Logits of a sequence whose tokens come in steps of `step_tokens`, beside `others` sequences that take one token of their own in each step.
+std::vector<float> InvariantLogits(Model& model, std::string_view method, std::span<const int32_t> tokens, size_t step_tokens, int others) {
+  const KvShape& shape = model.config().kv;
+  KvCacheConfig config{.shape = shape, .sink = 64, .recent = 64, .max_tokens = 8192, .max_sequences = 32, .batch_invariant = true};
+  auto cache = KvCache::Create(*ParseKvMethod(method), std::move(DataFreeProfile(method, shape, model.rotary())).value(), config, model.executor());
+  EXPECT_TRUE(cache.ok()) << cache.status().message();
+  std::vector<SequenceId> ids;
+  for (int i = 0; i <= others; ++i) ids.push_back(*(*cache)->NewSequence());
+  std::vector<float> all, logits;
+  const size_t vocab = static_cast<size_t>(model.config().vocab_size);
+  for (size_t start = 0; start < tokens.size(); start += step_tokens) {
+    const size_t count = std::min(step_tokens, tokens.size() - start);
+    std::vector<StepSequence> batch;
+    for (int i = 1; i <= others; ++i) batch.push_back({.sequence = ids[static_cast<size_t>(i)], .tokens = tokens.subspan((start + static_cast<size_t>(i)) % tokens.size(), 1)});
+    batch.push_back({.sequence = ids[0], .tokens = tokens.subspan(start, count), .all_logits = true});
+    EXPECT_TRUE(model.Forward(batch, **cache, &logits).ok());
+    all.insert(all.end(), logits.end() - static_cast<std::ptrdiff_t>(count * vocab), logits.end());
+  }
+  return all;
+}
+
+TEST(Model, InvariantRoundingMakesLogitsTheSameBitsInEveryBatchAndEveryStepSize) {
+  const TinyModel tiny({.architecture = "qwen3", .context_length = 512});
+  const auto path = TemporaryPath();
+  tiny.WriteTo(path);
+  auto model = Model::Load(std::move(io::GgufFile::Open(path)).value(), 2, Device::kCpu, WeightPrecision::kStored, BatchRounding::kInvariant);
+  std::filesystem::remove(path);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const std::vector<int32_t> tokens = RandomTokens(330, tiny.options().vocab);
+  for (const char* method : {"int2:hadamard", "bf16"}) {
+    const std::vector<float> one_by_one = InvariantLogits(**model, method, tokens, 1, 0);
+    for (const auto& [step_tokens, others] : {std::pair<size_t, int>{64, 0}, {330, 0}, {1, 15}, {7, 3}, {256, 1}}) {
+      EXPECT_EQ(InvariantLogits(**model, method, tokens, step_tokens, others), one_by_one) << method << " " << step_tokens << " " << others;
+    }
+  }
 }
 
 TEST(Model, TheNumberOfThreadsDoesNotChangeTheLogits) {

@@ -115,14 +115,18 @@ class Ops {
   virtual Tensor GatherOutputRows(Tensor x) = 0;                        // [num_output_rows, width]
 };
 
+// Whether a row of a step may have other bits beside other rows. kInvariant: it may not, whatever shares the step with it; products
+// then give up what is gained by taking several rows at once.
+enum class BatchRounding : uint8_t { kFree, kInvariant };
+
 // Ops on ggml's CPU code with its own threads. kInvalidArgument unless 1 <= num_threads <= 512.
-Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens);
+Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens, BatchRounding rounding = BatchRounding::kFree);
 // Ops on the first CUDA device, in builds with OSCAR_CUDA; num_threads are for what is left to the CPU. kUnsupported without a
 // device of compute capability 9.0.
 Result<std::unique_ptr<Ops>> MakeCudaOps(int num_threads, int max_tokens);
 
 enum class Device : uint8_t { kCpu, kCuda };
-// kUnsupported for kCuda in a build without OSCAR_CUDA.
-Result<std::unique_ptr<Ops>> MakeOps(Device device, int num_threads, int max_tokens);
+// kUnsupported for kCuda in a build without OSCAR_CUDA, and for kCuda with kInvariant.
+Result<std::unique_ptr<Ops>> MakeOps(Device device, int num_threads, int max_tokens, BatchRounding rounding = BatchRounding::kFree);
 
 }  // namespace oscar::engine

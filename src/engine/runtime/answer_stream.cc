@@ -1,6 +1,7 @@
 #include "src/engine/runtime/answer_stream.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "src/base/status_macros.h"
@@ -41,7 +42,9 @@ Result<int32_t> AnswerStream::Draw(std::span<const float> logits) {
   TokenLimits limits;
   std::shared_ptr<const grammar::TokenMask> mask;
   if (matcher_) {
+    const auto begin = std::chrono::steady_clock::now();
     OSCAR_ASSIGN_OR_RETURN(mask, matcher_->Mask());
+    mask_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     limits.allowed = *mask;
   }
   // A grammar that is complete and cannot go on ends the answer before min_tokens.

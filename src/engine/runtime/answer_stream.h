@@ -52,6 +52,8 @@ class AnswerStream {
   // What is held back, when an answer ends for a reason from outside.
   std::string Flush();
   uint64_t seed() const { return sampler_.seed(); }
+  // Of the last token: what its grammar's mask took; nothing without a grammar.
+  std::optional<double> mask_seconds() const { return mask_seconds_; }
 
  private:
   AnswerStream(const Tokenizer& tokenizer, const AnswerParams& params, Sampler sampler);
@@ -68,6 +70,7 @@ class AnswerStream {
   StreamDecoder decoder_;
   StopMatcher stops_;
   int num_tokens_ = 0;
+  std::optional<double> mask_seconds_;
   int64_t num_drawn_ = 0;  // end tokens that are passed over included
 };
 

@@ -27,6 +27,7 @@ Status CheckOptions(const EngineOptions& options) {
   if (options.weights == WeightPrecision::kF32 && options.device != Device::kCpu) {
     return invalid("--weights f32: for --device cpu only; a GPU computes with weights widened to BF16");
   }
+  if (options.deterministic && options.device != Device::kCpu) return invalid("--deterministic: for --device cpu only");
   if (options.threads < 0 || options.threads > 1024) {
     return invalid("--threads " + std::to_string(options.threads) + ": must be 0 (the default) or between 1 and 1024");
   }
@@ -62,7 +63,8 @@ Result<std::unique_ptr<Engine>> Engine::OpenModel(const EngineOptions& options) 
   auto identity = IdentifyModel(file, path.stem().string());
   if (!identity.ok()) return identity.status().WithContext(path.string());
   engine->identity_ = *std::move(identity);
-  auto model = Model::Load(std::move(file), engine->threads_, options.device, options.weights);
+  auto model = Model::Load(std::move(file), engine->threads_, options.device, options.weights,
+                           options.deterministic ? BatchRounding::kInvariant : BatchRounding::kFree);
   if (!model.ok()) return model.status().WithContext(path.string());
   engine->model_ = *std::move(model);
   OSCAR_TRY(engine->LoadTokenizer().WithContext(path.string()));
@@ -160,6 +162,7 @@ Result<std::unique_ptr<KvCache>> Engine::NewCache(const KvSetup& setup, const Ca
   config.max_sequences = sizes.sequences;
   config.max_step_tokens = static_cast<int>(std::min<int64_t>(sizes.step_tokens, sizes.tokens));
   config.prefix_pages = sizes.prefix_pages;
+  config.batch_invariant = options_.deterministic;
   return model_->NewCache(setup.method, setup.profile, config);
 }
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cctype>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <system_error>
 
+#include "src/engine/serve/request_fields.h"
 #include "src/io/json_file.h"
 
 namespace oscar::engine {
@@ -43,12 +45,17 @@ RouteAnswer ClearPrefixes(Scheduler& scheduler) {
 RouteAnswer Abort(std::string_view body, const AdminContext& context) {
   const auto parsed = io::ParseJson(body);
   if (!parsed.ok() || !parsed->is_object()) return Refused(ApiError::Invalid("invalid_json", "", "the body must be a JSON object"));
-  const json id = parsed->contains("request_id") ? parsed->at("request_id") : parsed->value("rid", json());
-  const bool all = parsed->value("abort_all", json()) == true;
-  if (!all && (!id.is_string() || id.get<std::string>().empty())) {
-    return Refused(ApiError::Invalid("missing_required_parameter", "request_id", "request_id: is required, or abort_all: true"));
+  RequestFields fields(*parsed);
+  const std::optional<std::string> named = fields.Text("request_id"), short_named = fields.Text("rid");
+  const bool all = fields.Bool("abort_all").value_or(false);
+  for (const auto* id : {&named, &short_named}) {
+    if (*id && (*id)->empty()) fields.Fail(ApiError::Invalid("invalid_value", id == &named ? "request_id" : "rid", "the id of a request is not empty"));
   }
-  return {200, JsonText({{"aborted", context.abort(all ? "" : id.get<std::string>())}})};
+  if (fields.ok() && !all && !named && !short_named) {
+    fields.Fail(ApiError::Invalid("missing_required_parameter", "request_id", "request_id: is required, or abort_all: true"));
+  }
+  if (!fields.ok()) return Refused(fields.error());
+  return {200, JsonText({{"aborted", context.abort(all ? "" : named ? *named : *short_named)}})};
 }
 
 RouteAnswer FileError(const Status& status) {
@@ -107,16 +114,6 @@ RouteAnswer DeleteFile(std::string_view name, const AdminContext& context) {
 }
 
 }  // namespace
-
-bool IsAdminRoute(std::string_view path, std::string_view* method) {
-  const auto takes = [&](std::string_view name) {
-    *method = name;
-    return true;
-  };
-  if (path == "/flush_cache" || path == "/reset_prefix_cache" || path == "/abort_request" || path == "/v1/kv/save" || path == "/v1/kv/restore") return takes("POST");
-  if (path == "/v1/kv") return takes("GET");
-  return path.starts_with(kKvPrefix) && takes("DELETE");
-}
 
 RouteAnswer RunAdminRoute(std::string_view path, std::string_view method, std::string_view body, const AdminContext& context) {
   if (path == "/flush_cache" || path == "/reset_prefix_cache") return ClearPrefixes(context.scheduler);

@@ -23,9 +23,7 @@ struct RouteAnswer {
   std::string body;                 // JSON
 };
 
-// Whether the path is one of them. `method` gets the methods it takes ("POST", "GET", "DELETE").
-bool IsAdminRoute(std::string_view path, std::string_view* method);
-// Waits for the scheduler between two steps: not for an HTTP thread.
+// Of a route of RouteKind::kAdmin. Waits for the scheduler between two steps: not for an HTTP thread.
 RouteAnswer RunAdminRoute(std::string_view path, std::string_view method, std::string_view body, const AdminContext& context);
 
 }  // namespace oscar::engine

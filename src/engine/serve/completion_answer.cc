@@ -29,7 +29,7 @@ CompletionAnswer::CompletionAnswer(const CompletionCall& call, const Model& mode
                                    std::shared_ptr<HttpResponder> responder)
     : chat_(call.chat), stream_(call.stream), include_usage_(call.include_usage), continuous_usage_(call.continuous_usage), echo_(call.echo),
       token_ids_(call.token_ids), cache_report_(call.cache_report), stats_report_(call.stats_report), scores_(call.scores), prompt_scores_(call.prompt_scores),
-      choices_per_prompt_(call.choices), tokenizer_(model.tokenizer), cache_(model.cache), identity_(std::move(identity)), fields_(std::move(fields)),
+      choices_per_prompt_(call.choices), tokenizer_(model.tokenizer), cache_(model.cache), bad_calls_(model.bad_calls), identity_(std::move(identity)), fields_(std::move(fields)),
       responder_(std::move(responder)) {
   for (const GenerationRequest& request : call.requests) choices_.emplace_back(call, tokenizer_, request.prompt);
 }
@@ -118,6 +118,7 @@ std::vector<AnswerPart> CompletionAnswer::Take(Choice& choice, const GenerationE
   if (was_reasoning || choice.parser.in_reasoning()) choice.reasoning_tokens += static_cast<int>(event.tokens.size());
   if (choice.ended) {
     std::vector<AnswerPart> last = choice.parser.Finish();
+    if (bad_calls_ != nullptr && choice.parser.found_bad_call()) ++*bad_calls_;
     parts.insert(parts.end(), std::make_move_iterator(last.begin()), std::make_move_iterator(last.end()));
     choice.finish_reason = !stopped ? "length" : choice.parser.num_calls() > 0 ? "tool_calls" : "stop";
   }

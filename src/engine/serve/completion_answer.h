@@ -1,6 +1,7 @@
 // The answer to a completion call: events of its choices in, an OpenAI body or a stream of server-sent events out (serving.md 4, 5).
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -30,10 +31,11 @@ class CompletionAnswer {
     std::string id, model, fingerprint;
     int64_t created = 0;
   };
-  // Both must outlive the answer.
+  // All must outlive the answer.
   struct Model {
     const Tokenizer& tokenizer;
     const CacheReport& cache;
+    std::atomic<uint64_t>* bad_calls = nullptr;  // counts answers with text that begins as a tool call and is none
   };
   // fields: header fields of the answer, content type excluded.
   CompletionAnswer(const CompletionCall& call, const Model& model, Identity identity, HttpFields fields, std::shared_ptr<HttpResponder> responder);
@@ -98,6 +100,7 @@ class CompletionAnswer {
   const int choices_per_prompt_;
   const Tokenizer& tokenizer_;
   const CacheReport& cache_;
+  std::atomic<uint64_t>* const bad_calls_;
   const Identity identity_;
   const HttpFields fields_;
   std::mutex mutex_;

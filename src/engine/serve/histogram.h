@@ -16,6 +16,8 @@ class Histogram {
   }
   // 1 ms to 2097 s.
   static Histogram Seconds() { return {0.001, 2, 22}; }
+  // 1 us to 8 s.
+  static Histogram ShortSeconds() { return {1e-6, 2, 24}; }
   // 1 to 1,048,576.
   static Histogram Tokens() { return {1, 2, 21}; }
 

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <chrono>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -36,7 +37,23 @@ struct Shared {
   HttpOptions options;
   HttpHandler handler;
   HttpErrorBody error_body;
-  std::atomic<int> connections = 0;
+  std::atomic<int> connections = 0, owed_answers = 0;
+
+  // One more connection of the address; false when it has as many as it may, and the caller is not counted.
+  bool Enter(const asio::ip::address& address) {
+    const std::lock_guard lock(mutex);
+    int& open = by_address[address];
+    if (options.max_connections_per_ip > 0 && open >= options.max_connections_per_ip) return false;
+    ++open;
+    return true;
+  }
+  void Leave(const asio::ip::address& address) {
+    const std::lock_guard lock(mutex);
+    if (const auto found = by_address.find(address); found != by_address.end() && --found->second == 0) by_address.erase(found);
+  }
+
+  std::mutex mutex;
+  std::map<asio::ip::address, int> by_address;  // open connections
 };
 
 // One connection. Everything but the counters of a responder runs on its strand.
@@ -44,12 +61,19 @@ class Session : public std::enable_shared_from_this<Session> {
  public:
   Session(tcp::socket socket, std::shared_ptr<Shared> shared) : stream_(std::move(socket)), shared_(std::move(shared)) {
     ++shared_->connections;
+    error_code ignored;
+    address_ = stream_.socket().remote_endpoint(ignored).address();
+    counted_ = shared_->Enter(address_);
   }
-  ~Session() { --shared_->connections; }
+  ~Session() {
+    SettleAnswer();
+    --shared_->connections;
+    if (counted_) shared_->Leave(address_);
+  }
 
   void Run(bool too_many) {
     asio::dispatch(stream_.get_executor(), [self = shared_from_this(), too_many] {
-      if (too_many) return self->Refuse(503, "too many connections");
+      if (too_many || !self->counted_) return self->Refuse(503, too_many ? "too many connections" : "too many connections from one address");
       self->ReadHeader(/*first=*/true);
     });
   }
@@ -193,6 +217,10 @@ class Session : public std::enable_shared_from_this<Session> {
     });
   }
 
+  void SettleAnswer() {
+    if (std::exchange(is_owing_, false)) --shared_->owed_answers;
+  }
+
   // The whole answer is queued.
   void Finish() {
     owed_ = false;
@@ -203,6 +231,7 @@ class Session : public std::enable_shared_from_this<Session> {
   }
   void NextRequest() {
     if (gone_) return;
+    SettleAnswer();
     finished_ = head_sent_ = streaming_ = false;
     error_code ignored;
     stream_.socket().cancel(ignored);  // the watch
@@ -213,6 +242,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void Close() {
     if (gone_) return;
     gone_ = true;
+    SettleAnswer();
     error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
     stream_.close();
@@ -221,11 +251,14 @@ class Session : public std::enable_shared_from_this<Session> {
 
   beast::tcp_stream stream_;
   const std::shared_ptr<Shared> shared_;
+  asio::ip::address address_;
+  bool counted_ = false;      // among those of its address
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
   std::string request_method_;
   int version_ = 11;
   bool keep_alive_ = false;
+  bool is_owing_ = false;     // among shared_->owed_answers: until the last byte is sent
   bool owed_ = false, head_sent_ = false, streaming_ = false, chunked_ = false, finished_ = false, gone_ = false;
   uint64_t serial_ = 0;       // of the request
   std::function<void()> closed_;
@@ -282,7 +315,8 @@ void Session::Dispatch() {
     request.fields[name] = std::string(field.value());
   }
   request.body = std::move(parser_->get().body());
-  owed_ = true;
+  owed_ = is_owing_ = true;
+  ++shared_->owed_answers;
   stream_.expires_never();
   WatchForClose();
   shared_->handler(std::move(request), std::make_shared<Responder>(shared_from_this(), shared_));
@@ -324,6 +358,7 @@ class Server final : public HttpServer {
   }
   uint16_t port() const override { return port_; }
   int connections() const override { return shared_->connections; }
+  int owed_answers() const override { return shared_->owed_answers; }
   void StopAccepting() override {
     asio::post(io_, [this] {
       error_code ignored;

@@ -22,6 +22,7 @@ struct HttpOptions {
   uint64_t max_body_bytes = 33'554'432;
   uint32_t max_header_bytes = 32'768;
   int max_connections = 4096;
+  int max_connections_per_ip = 256;          // of one address; 0: any number. Behind a proxy all come from one
   double header_seconds = 10, body_seconds = 30, idle_seconds = 75;
   uint64_t max_unsent_bytes = 1 << 20;       // of a stream whose client does not read
 };
@@ -61,6 +62,7 @@ class HttpServer {
   virtual ~HttpServer() = default;
   virtual uint16_t port() const = 0;
   virtual int connections() const = 0;  // open ones
+  virtual int owed_answers() const = 0;  // requests whose answer is not wholly sent
   // Accepts nobody any more; open connections go on.
   virtual void StopAccepting() = 0;
   // Ends the threads: no handler is called any more. Responders may still be used, and are not heard.

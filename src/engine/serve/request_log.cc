@@ -35,10 +35,7 @@ std::string RecordText(const RequestRecord& record, LogFormat format) {
 
 void RequestLog::Write(const RequestRecord& record) {
   if (format_ == LogFormat::kNone) return;
-  const std::string line = RecordText(record, format_);
-  const std::lock_guard lock(mutex_);
-  std::fwrite(line.data(), 1, line.size(), file_);
-  std::fflush(file_);
+  writer_.Write(RecordText(record, format_));
 }
 
 ObservedResponder::ObservedResponder(std::shared_ptr<HttpResponder> inner, std::shared_ptr<RequestObserver> observer, RequestRecord record, bool is_logged)

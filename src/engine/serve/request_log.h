@@ -4,13 +4,13 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 
 #include "src/engine/serve/http_server.h"
+#include "src/engine/serve/log_writer.h"
 #include "src/engine/serve/scheduler.h"
 #include "src/engine/serve/server_metrics.h"
 
@@ -32,20 +32,21 @@ std::string RecordText(const RequestRecord& record, LogFormat format);
 
 class RequestLog {
  public:
-  // Lines go to `file`, which stays open.
-  RequestLog(LogFormat format, std::FILE* file) : format_(format), file_(file) {}
+  // `writer` must outlive it.
+  RequestLog(LogFormat format, LogWriter& writer) : format_(format), writer_(writer) {}
   void Write(const RequestRecord& record);
 
  private:
   const LogFormat format_;
-  std::FILE* const file_;
-  std::mutex mutex_;
+  LogWriter& writer_;
 };
 
 // Where answered requests are counted and written; outlives every responder.
 struct RequestObserver {
-  RequestObserver(LogFormat format, std::FILE* file) : log(format, file) {}
+  // Lines go to `descriptor`, which stays open.
+  RequestObserver(LogFormat format, int descriptor) : writer(descriptor), log(format, writer) {}
   HttpCounts counts;
+  LogWriter writer;
   RequestLog log;
 };
 

@@ -1,6 +1,7 @@
 #include "src/engine/serve/request_log.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -40,7 +41,7 @@ class SilentResponder final : public HttpResponder {
 };
 
 TEST(RequestLog, AnswersAreCountedOnceAndAClientThatLeftIs499) {
-  const auto observer = std::make_shared<RequestObserver>(LogFormat::kNone, stderr);
+  const auto observer = std::make_shared<RequestObserver>(LogFormat::kNone, STDERR_FILENO);
   const auto inner = std::make_shared<SilentResponder>();
   {
     ObservedResponder answered(inner, observer, {.method = "GET", .route = "/health"}, false);

@@ -28,6 +28,28 @@ void ReadBiases(RequestFields& fields, int vocab_size, SamplingParams* sampling)
 
 }  // namespace
 
+nlohmann::ordered_json SamplingJson(const AnswerParams& answer) {
+  const SamplingParams& sampling = answer.sampling;
+  nlohmann::ordered_json biases = nlohmann::ordered_json::object();
+  for (const auto& [token, bias] : sampling.logit_bias) biases[std::to_string(token)] = bias;
+  return {{"temperature", sampling.temperature},
+          {"top_p", sampling.top_p},
+          {"min_p", sampling.min_p},
+          {"top_k", sampling.top_k},
+          {"presence_penalty", sampling.presence_penalty},
+          {"frequency_penalty", sampling.frequency_penalty},
+          {"repetition_penalty", sampling.repetition_penalty},
+          {"logit_bias", std::move(biases)},
+          {"seed", static_cast<int64_t>(sampling.seed.value_or(0))},
+          {"max_tokens", answer.max_tokens},
+          {"min_tokens", answer.min_tokens},
+          {"stop", answer.stop},
+          {"stop_token_ids", answer.stop_tokens},
+          {"include_stop_str_in_output", answer.include_stop},
+          {"ignore_eos", answer.ignore_end},
+          {"skip_special_tokens", !answer.render_special}};
+}
+
 void ReadSampling(RequestFields& fields, int vocab_size, AnswerParams* answer) {
   SamplingParams& sampling = answer->sampling;
   const auto set = [](float& to, std::optional<double> value) {

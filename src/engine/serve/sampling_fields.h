@@ -9,4 +9,7 @@ namespace oscar::engine {
 // All of them but max_tokens, n and the log-probabilities.
 void ReadSampling(RequestFields& fields, int vocab_size, AnswerParams* answer);
 
+// The same members again, with the numbers that hold, and max_tokens.
+nlohmann::ordered_json SamplingJson(const AnswerParams& answer);
+
 }  // namespace oscar::engine

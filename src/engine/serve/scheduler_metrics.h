@@ -24,6 +24,7 @@ struct SchedulerCounters {
   Histogram first_token = Histogram::Seconds(), token_gap = Histogram::Seconds(), whole = Histogram::Seconds();
   Histogram queue = Histogram::Seconds(), prefill = Histogram::Seconds(), decode = Histogram::Seconds();
   Histogram prompt_sizes = Histogram::Tokens(), answer_sizes = Histogram::Tokens(), step_tokens = Histogram::Tokens();
+  Histogram grammar_masks = Histogram::ShortSeconds();
   Histogram prefill_steps = Histogram::Seconds(), decode_steps = Histogram::Seconds();
   uint64_t cancelled_all() const { return cancelled[0] + cancelled[1] + cancelled[2] + cancelled[3]; }
 };

@@ -165,6 +165,7 @@ void Scheduler::TakeLogits(Running& running, std::span<const float> logits) {
   {
     const std::lock_guard lock(mutex_);
     ++counters_.generated_tokens;
+    if (const auto seconds = running.answer.mask_seconds()) counters_.grammar_masks.Observe(*seconds);
     if (running.completion_tokens == 1) {
       counters_.first_token.Observe(std::chrono::duration<double>(now - running.arrived).count());
     } else {

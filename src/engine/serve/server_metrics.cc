@@ -32,7 +32,7 @@ double SavedBytes(const SchedulerSnapshot& now) {
 
 double Ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-void AddRequests(MetricsText& text, const SchedulerSnapshot& now, const SchedulerCounters& counters) {
+void AddRequests(MetricsText& text, const ServerMetrics& server, const SchedulerSnapshot& now, const SchedulerCounters& counters) {
   text.Gauge("oscar_requests_running", "Sequences that run.", now.running);
   text.Gauge("oscar_requests_waiting", "Sequences that have not begun.", now.waiting);
   text.Gauge("oscar_requests_preempted", "Sequences that began and left for lack of pages.", now.preempted);
@@ -49,6 +49,7 @@ void AddRequests(MetricsText& text, const SchedulerSnapshot& now, const Schedule
   text.Family("oscar_rejected_total", "counter", "Requests that were refused.");
   text.Sample(Real(counters.rejected_full), {{"reason", "queue_full"}});
   text.Sample(Real(counters.rejected_timeout), {{"reason", "queue_timeout"}});
+  text.Sample(Real(server.refused_by_key), {{"reason", "key_limit"}});
   text.Family("oscar_cancelled_total", "counter", "Sequences whose client left, or that were aborted, by state.");
   constexpr const char* kStates[] = {"waiting", "prefill", "decode", "preempted"};
   for (int state = 0; state < kNumRequestStates; ++state) text.Sample(Real(counters.cancelled[static_cast<size_t>(state)]), {{"state", kStates[state]}});
@@ -58,7 +59,7 @@ void AddRequests(MetricsText& text, const SchedulerSnapshot& now, const Schedule
   text.Counter("oscar_itl_bound_violations_total", "Steps with answers that took longer than --max-itl-ms.", Real(counters.gap_violations));
 }
 
-void AddCache(MetricsText& text, const SchedulerSnapshot& now, const SchedulerCounters& counters) {
+void AddCache(MetricsText& text, const ServerMetrics& server, const SchedulerSnapshot& now, const SchedulerCounters& counters) {
   const TokenBytes bytes = BytesPerToken(now);
   text.Family("oscar_kv_tokens", "gauge", "Tokens of running sequences by segment.");
   text.Sample(now.segments.sink, {{"segment", "sink"}});
@@ -82,6 +83,9 @@ void AddCache(MetricsText& text, const SchedulerSnapshot& now, const SchedulerCo
              Real(now.kv.bf16_page_bytes) * now.kv.bf16_pages_total + Real(now.kv.encoded_page_bytes) * now.kv.encoded_pages_total);
   text.Gauge("oscar_kv_usage_ratio", "Pages of running sequences over all pages, of the scarcer kind.", KvUsageRatio(now));
   text.Gauge("oscar_kv_saved_bytes", "What the encoded pages would take more as BF16.", SavedBytes(now));
+  text.Counter("oscar_demoted_pages_total", "Pages that were encoded.", Real(now.kv.demoted_pages));
+  const KvShape& shape = server.scheduler.cache().config().shape;
+  text.Counter("oscar_quantised_rows_total", "Rows of keys and values in them.", Real(now.kv.demoted_pages) * kPageTokens * shape.num_layers * shape.num_kv_heads * 2);
   text.Counter("oscar_nonfinite_total", "Requests that ended with numbers that are not finite.", Real(counters.nonfinite));
   text.Counter("oscar_prefix_query_tokens_total", "Tokens of prompts that were looked up.", Real(counters.prompt_tokens));
   text.Counter("oscar_prefix_hit_tokens_total", "Tokens of prompts that were not computed again.", Real(counters.cached_tokens));
@@ -99,6 +103,7 @@ void AddTimes(MetricsText& text, const SchedulerCounters& counters) {
   text.AddHistogram("oscar_request_decode_seconds", "From the first token to the last.", counters.decode);
   text.AddHistogram("oscar_request_prompt_tokens", "Sizes of prompts.", counters.prompt_sizes);
   text.AddHistogram("oscar_request_generation_tokens", "Sizes of answers.", counters.answer_sizes);
+  text.AddHistogram("oscar_grammar_mask_seconds", "Finding the tokens that a grammar allows next.", counters.grammar_masks);
   text.AddHistogram("oscar_step_tokens", "Tokens of a step.", counters.step_tokens);
   text.Family("oscar_step_seconds", "histogram", "Times of steps, with parts of prompts or answers alone.");
   text.Samples(counters.prefill_steps, {{"phase", "prefill"}});
@@ -113,6 +118,8 @@ void AddServer(MetricsText& text, const ServerMetrics& server, const SchedulerSn
   }
   text.Gauge("oscar_http_connections", "Open connections.", server.connections);
   text.Counter("oscar_auth_failures_total", "Requests with a missing or wrong key.", Real(server.auth_failures));
+  text.Counter("oscar_tool_parse_failures_total", "Answers with text that begins as a tool call and is none.", Real(server.bad_calls));
+  text.Counter("oscar_log_lines_dropped_total", "Lines of the log that nobody read in time.", Real(server.log_lines_dropped));
   text.Gauge("oscar_step_age_seconds", "Since the last step began, or the loop last looked for work.", now.step_age_seconds);
   text.Gauge("oscar_ready", "1 when new requests are taken.", server.ready ? 1 : 0);
   text.Gauge("oscar_build_info", "1.", 1, {{"version", std::string(kVersion)}});
@@ -125,13 +132,30 @@ void AddServer(MetricsText& text, const ServerMetrics& server, const SchedulerSn
               {"recent", std::to_string(config.recent)}});
 }
 
+// Pages of the pool, as encoded pages where there are any.
+double NumPages(const SchedulerSnapshot& now) {
+  return now.kv.encoded_page_bytes == 0 ? now.kv.bf16_pages_total : Real(now.kv.encoded_pages_total);
+}
+
 // The names that routers and dashboards read.
-void AddAliases(MetricsText& text, const SchedulerSnapshot& now, const SchedulerCounters& counters) {
+void AddSglangAliases(MetricsText& text, const SchedulerSnapshot& now, const SchedulerCounters& counters) {
+  text.Gauge("sglang:num_running_reqs", "As oscar_requests_running.", now.running);
+  text.Gauge("sglang:num_queue_reqs", "As oscar_requests_waiting.", now.waiting);
+  text.Gauge("sglang:token_usage", "As oscar_kv_usage_ratio.", KvUsageRatio(now));
+  text.Gauge("sglang:cache_hit_rate", "oscar_prefix_hit_tokens_total over oscar_prefix_query_tokens_total.",
+             Ratio(Real(counters.cached_tokens), Real(counters.prompt_tokens)));
+  text.Counter("sglang:cached_tokens_total", "As oscar_prefix_hit_tokens_total.", Real(counters.cached_tokens));
+  text.Counter("sglang:prompt_tokens_total", "As oscar_prompt_tokens_total.", Real(counters.prompt_tokens));
+  text.Counter("sglang:generation_tokens_total", "As oscar_generation_tokens_total.", Real(counters.generated_tokens));
+  text.Gauge("sglang:cache_config_info", "1.", 1,
+             {{"page_size", std::to_string(kPageTokens)}, {"num_pages", std::to_string(static_cast<int64_t>(NumPages(now)))}});
+}
+
+void AddVllmAliases(MetricsText& text, const SchedulerSnapshot& now, const SchedulerCounters& counters) {
   text.Gauge("vllm:num_requests_running", "As oscar_requests_running.", now.running);
   text.Gauge("vllm:num_requests_waiting", "As oscar_requests_waiting.", now.waiting);
   text.Gauge("vllm:kv_cache_usage_perc", "As oscar_kv_usage_ratio.", KvUsageRatio(now));
-  const double int2_pages = now.kv.encoded_page_bytes == 0 ? now.kv.bf16_pages_total : Real(now.kv.encoded_pages_total);
-  text.Gauge("vllm:cache_config_info", "1.", 1, {{"block_size", std::to_string(kPageTokens)}, {"num_gpu_blocks", std::to_string(static_cast<int64_t>(int2_pages))}});
+  text.Gauge("vllm:cache_config_info", "1.", 1, {{"block_size", std::to_string(kPageTokens)}, {"num_gpu_blocks", std::to_string(static_cast<int64_t>(NumPages(now)))}});
   text.Counter("vllm:prefix_cache_queries_total", "As oscar_prefix_query_tokens_total.", Real(counters.prompt_tokens));
   text.Counter("vllm:prefix_cache_hits_total", "As oscar_prefix_hit_tokens_total.", Real(counters.cached_tokens));
   text.Counter("vllm:prompt_tokens_total", "As oscar_prompt_tokens_total.", Real(counters.prompt_tokens));
@@ -174,6 +198,14 @@ std::map<HttpCounts::Key, uint64_t> HttpCounts::counts() const {
   return counts_;
 }
 
+std::optional<MetricsAliases> AliasesNamed(std::string_view name) {
+  if (name == "none") return MetricsAliases::kNone;
+  if (name == "vllm") return MetricsAliases::kVllm;
+  if (name == "sglang") return MetricsAliases::kSglang;
+  if (name == "both") return MetricsAliases::kBoth;
+  return std::nullopt;
+}
+
 double KvUsageRatio(const SchedulerSnapshot& now) {
   return std::max(Ratio(now.kv.bf16_pages_used - now.prefixes.idle_bf16_pages, now.kv.bf16_pages_total),
                   Ratio(now.kv.encoded_pages_used - now.prefixes.idle_encoded_pages, now.kv.encoded_pages_total));
@@ -183,13 +215,14 @@ std::string MetricsBody(const ServerMetrics& metrics, MetricsAliases aliases) {
   const SchedulerSnapshot now = metrics.scheduler.snapshot();
   const SchedulerCounters counters = metrics.scheduler.counters();
   MetricsText text({{"model_name", metrics.model_name}});
-  AddRequests(text, now, counters);
-  AddCache(text, now, counters);
+  AddRequests(text, metrics, now, counters);
+  AddCache(text, metrics, now, counters);
   AddTimes(text, counters);
   AddServer(text, metrics, now);
   if (aliases == MetricsAliases::kNone) return text.text();
   MetricsText more({{"model_name", metrics.model_name}, {"engine", "0"}});
-  AddAliases(more, now, counters);
+  if (aliases != MetricsAliases::kSglang) AddVllmAliases(more, now, counters);
+  if (aliases != MetricsAliases::kVllm) AddSglangAliases(more, now, counters);
   return text.text() + more.text();
 }
 

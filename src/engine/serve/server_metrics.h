@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
@@ -24,7 +25,10 @@ class HttpCounts {
   std::map<Key, uint64_t> counts_;
 };
 
-enum class MetricsAliases : uint8_t { kNone, kVllm };
+// Under which other names numbers appear too: those that routers and dashboards of other engines read.
+enum class MetricsAliases : uint8_t { kNone, kVllm, kSglang, kBoth };
+// "none", "vllm", "sglang", "both".
+std::optional<MetricsAliases> AliasesNamed(std::string_view name);
 
 struct ServerMetrics {
   std::string model_name;
@@ -32,7 +36,9 @@ struct ServerMetrics {
   const HttpCounts& http;
   int connections = 0;
   bool ready = true;
-  uint64_t auth_failures = 0;
+  uint64_t auth_failures = 0, refused_by_key = 0;
+  uint64_t bad_calls = 0;           // answers with text that begins as a tool call and is none
+  uint64_t log_lines_dropped = 0;
 };
 std::string MetricsBody(const ServerMetrics& metrics, MetricsAliases aliases);
 

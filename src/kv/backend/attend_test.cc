@@ -258,6 +258,32 @@ TEST(Attend, DecodeAndPrefillReadTheSameRows) {
   }
 }
 
+TEST(Attend, BatchInvariantQueriesHaveTheBitsThatEachHasAlone) {
+  for (const char* method : {"bf16", "int2:oscar", "int4:hadamard", "kivi"}) {
+    Fixture fixture(method, Shape(64, 3), 2);
+    ShadowCache cache(fixture.context, 0, 64, 64, 30, 25);
+    ShadowSequence sequence;
+    ASSERT_TRUE(cache.AppendRandom(sequence, 1300).ok());
+    ASSERT_TRUE(cache.DemoteFor(sequence, 1299, 1130).ok());
+    const int many[] = {170}, one[] = {1};
+    Call together(fixture, cache, {&sequence, 1}, many, 27);
+    together.params.batch_invariant = true;
+    together.workspace.resize(AttendWorkspaceBytes(fixture.context, together.params), std::byte{0xFF});
+    together.params.workspace = together.workspace;
+    ASSERT_TRUE(Attend(fixture.context, together.params).ok());
+    const size_t width = together.out.size() / 170;
+    for (int i = 0; i < 170; i += i < 4 ? 1 : 13) {
+      Call alone(fixture, cache, {&sequence, 1}, one, 27);
+      alone.items[0].first_position = 1130 + i;
+      alone.params.queries = together.params.queries.Slice(i, 1);
+      alone.params.batch_invariant = i % 2 == 0;  // one query is one pass in any case
+      ASSERT_TRUE(Attend(fixture.context, alone.params).ok());
+      const auto first = together.out.begin() + static_cast<std::ptrdiff_t>(static_cast<size_t>(i) * width);
+      EXPECT_EQ(alone.out, std::vector<float>(first, first + static_cast<std::ptrdiff_t>(width))) << method << " query " << i;
+    }
+  }
+}
+
 TEST(Attend, NeitherThreadsNorTheRestOfTheBatchChangeABit) {
   std::vector<float> first;
   for (int threads : {1, 2, 5}) {

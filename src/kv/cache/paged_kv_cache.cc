@@ -267,6 +267,7 @@ Status PagedKvCache::Append(SequenceId id, int layer, RowsView<const float> keys
     demote.storage = append.storage;
     demote.pages = demote_pages_;
     OSCAR_TRY(verbs_->Demote(context_, demote));
+    if (layer + 1 == config_.shape.num_layers) demoted_pages_ += static_cast<uint64_t>(range.size());
   }
   appended = 1;
   return {};
@@ -304,6 +305,7 @@ Status PagedKvCache::Attend(std::span<const SequenceId> sequences, int layer, fl
   attend.sink = plan_.windows.sink;
   attend.recent = plan_.windows.recent;
   attend.scale = scale;
+  attend.batch_invariant = config_.batch_invariant;
   attend.sequences = attend_sequences_;
   attend.queries = queries;
   attend.out = out;
@@ -420,6 +422,7 @@ KvCacheStats PagedKvCache::stats() const {
   stats.bf16_pages_used = bf16_pool_.num_used();
   stats.encoded_pages_total = encoded_pool_.num_pages();
   stats.encoded_pages_used = encoded_pool_.num_used();
+  stats.demoted_pages = demoted_pages_;
   stats.workspace_bytes = workspace_.size();
   return stats;
 }

@@ -135,6 +135,7 @@ class PagedKvCache final : public KvCache, public PrefixCache {
       sequences_;                                 // at most config_.max_sequences; behind the pools they hold pages of
   std::vector<AttendSequence> attend_sequences_;  // of the call in flight, kept for their capacity
   std::vector<DemoteParams::Page> demote_pages_;
+  uint64_t demoted_pages_ = 0;  // since the start
   std::vector<SequenceId> recorded_sequences_;    // of the step prepared last
 };
 

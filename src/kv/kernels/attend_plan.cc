@@ -30,7 +30,8 @@ void ForEachTile(const KvShape& shape, const AttendParams& params, int unit_toke
     const AttendSequence& sequence = params.sequences[s];
     for (int end = sequence.num_queries; end > 0;) {
       const int last_position = sequence.first_position + end - 1;
-      const int first = std::max(0, last_position / kPageTokens * kPageTokens - sequence.first_position);
+      const int block = std::max(0, last_position / kPageTokens * kPageTokens - sequence.first_position);
+      const int first = params.batch_invariant ? end - 1 : block;
       const VisiblePages pages = PagesSeenFrom(last_position, params.sink, params.recent, unit_tokens);
       AttendTile tile;
       tile.sequence = static_cast<int>(s);

@@ -1,5 +1,6 @@
 // The split of an attention call into tiles of query rows and parts of pages, and the workspace that holds it. A pure function
-// of positions and shape: neither the number of threads nor the rest of the batch changes a bit of the result.
+// of positions and shape: neither the number of threads nor other sequences of the batch change a bit of the result; with
+// AttendParams::batch_invariant other queries of the sequence do not either.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,8 @@
 
 namespace oscar::kernels {
 
-// Queries of one sequence inside one aligned block of 64 positions, where B(p) is constant (method.md 5.1), times some query
+// Queries of one sequence inside one aligned block of 64 positions, where B(p) is constant (method.md 5.1) (one query of it when
+// the call is batch-invariant), times some query
 // heads of one KV head: at most kMaxTileRows rows that see the same pages.
 struct AttendTile {
   int sequence = 0;

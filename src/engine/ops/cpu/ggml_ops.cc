@@ -18,12 +18,12 @@ constexpr size_t kKeptShapes = 4;
 
 }  // namespace
 
-Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens) {
+Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens, BatchRounding rounding) {
   if (num_threads < 1 || num_threads > GGML_MAX_N_THREADS) {
     return {StatusCode::kInvalidArgument, "the number of threads is " + std::to_string(num_threads) + ", not 1 to " +
                                               std::to_string(GGML_MAX_N_THREADS)};
   }
-  return std::unique_ptr<Ops>(std::make_unique<GgmlOps>(num_threads, max_tokens));
+  return std::unique_ptr<Ops>(std::make_unique<GgmlOps>(num_threads, max_tokens, rounding));
 }
 
 Status GgmlOps::Place(const Weight& weight) {
@@ -57,8 +57,8 @@ Result<float*> GgmlOps::AllocateSlots(std::size_t num_floats) {
   return reinterpret_cast<float*>(slot_memory_.back().data());
 }
 
-GgmlOps::GgmlOps(int num_threads, int max_tokens)
-    : executor_(num_threads), tokens_(max_tokens), positions_(max_tokens), output_rows_(max_tokens) {}
+GgmlOps::GgmlOps(int num_threads, int max_tokens, BatchRounding rounding)
+    : executor_(num_threads), tokens_(max_tokens), positions_(max_tokens), output_rows_(max_tokens), rounding_(rounding) {}
 
 void GgmlOps::SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,
                         std::span<const int32_t> output_rows) {
@@ -88,7 +88,7 @@ bool GgmlOps::Begin(const RecordingKey& key) {
   if (shape.graphs.size() <= segment) shape.graphs.resize(segment + 1);
   std::unique_ptr<GgmlGraph>& graph = shape.graphs[segment];
   is_new_ = graph == nullptr;
-  q5_activations_ = {};
+  q5_activations_ = dot_activations_ = {};
   if (is_new_) graph = std::make_unique<GgmlGraph>(key);
   graph_ = graph.get();
   return is_new_;
@@ -142,31 +142,82 @@ Tensor GgmlOps::Embed(const Weight& table) {
 
 Tensor GgmlOps::MatMul(const Weight& matrix, Tensor x) {
   OSCAR_CHECK_MSG(matrix.dims.size() == 2 && matrix.dims[0] == x.node->ne[0] && x.node->ne[2] == 1, matrix.name);
-  if (matrix.type == GGML_TYPE_Q5_0 && x.node->ne[1] == 1 && HasQ5Product()) return {MatMulQ5(matrix, x.node)};
-  return {ggml_mul_mat(context(), matrix.tensor, x.node)};
+  const bool invariant = rounding_ == BatchRounding::kInvariant;
+  if (matrix.type == GGML_TYPE_Q5_0 && (x.node->ne[1] == 1 || invariant) && HasQ5Product()) return {MatMulQ5(matrix, x.node)};
+  return {invariant ? MatMulByDots(matrix, x.node) : ggml_mul_mat(context(), matrix.tensor, x.node)};
 }
 
-// Two nodes: activations rounded by one thread, once for all matrices that take the same ones (they follow each other), and rows
-// shared out among all threads, four at a time.
+// Two nodes: activations rounded once for all matrices that take the same ones (they follow each other), and rows of the matrix shared
+// out among all threads, four at a time; some of them for all activations, while they are in the first cache.
 ggml_tensor* GgmlOps::MatMulQ5(const Weight& matrix, ggml_tensor* x) {
   OSCAR_CHECK(x->type == GGML_TYPE_F32 && ggml_is_contiguous(x));
+  const int64_t num_rows = x->ne[1];
   if (q5_activations_.first != x) {
-    const ggml_custom_op_t prepare = [](ggml_tensor* node, int thread, int, void*) {
+    const ggml_custom_op_t prepare = [](ggml_tensor* node, int thread, int num_threads, void*) {
       const ggml_tensor* from = node->src[0];
-      if (thread == 0) PrepareQ5Activations(static_cast<const float*>(from->data), from->ne[0], static_cast<std::byte*>(node->data));
+      for (int64_t row = thread; row < from->ne[1]; row += num_threads) {
+        PrepareQ5Activations(static_cast<const float*>(from->data) + row * from->ne[0], from->ne[0], static_cast<std::byte*>(node->data) + row * node->ne[0]);
+      }
     };
     const auto bytes = static_cast<int64_t>(Q5ActivationBytes(x->ne[0]));
-    q5_activations_ = {x, ggml_custom_4d(context(), GGML_TYPE_I8, bytes, 1, 1, 1, &x, 1, prepare, 1, nullptr)};
+    q5_activations_ = {x, ggml_custom_4d(context(), GGML_TYPE_I8, bytes, num_rows, 1, 1, &x, 1, prepare, num_rows == 1 ? 1 : GGML_N_TASKS_MAX, nullptr)};
   }
   const ggml_custom_op_t multiply = [](ggml_tensor* node, int thread, int num_threads, void* weights) {
     const auto* tensor = static_cast<const ggml_tensor*>(weights);
-    const int64_t rows = node->ne[0], fours = (rows + 3) / 4;
-    const int64_t first = fours * thread / num_threads * 4, end = std::min(rows, fours * (thread + 1) / num_threads * 4);
-    MultiplyQ5Rows(static_cast<const std::byte*>(tensor->data), static_cast<const std::byte*>(node->src[0]->data), tensor->ne[0], first, end,
-                   static_cast<float*>(node->data));
+    const ggml_tensor* from = node->src[0];
+    const int64_t out = node->ne[0], fours = (out + 3) / 4;
+    const int64_t first = fours * thread / num_threads * 4, end = std::min(out, fours * (thread + 1) / num_threads * 4);
+    const int64_t group = node->ne[1] == 1 ? std::max<int64_t>(end - first, 1) : 16;
+    for (int64_t begin = first; begin < end; begin += group) {
+      for (int64_t row = 0; row < node->ne[1]; ++row) {
+        MultiplyQ5Rows(static_cast<const std::byte*>(tensor->data), static_cast<const std::byte*>(from->data) + row * from->ne[0], tensor->ne[0], begin,
+                       std::min(end, begin + group), static_cast<float*>(node->data) + row * out);
+      }
+    }
   };
-  return ggml_custom_4d(context(), GGML_TYPE_F32, matrix.dims[1], 1, 1, 1, &q5_activations_.second, 1, multiply, GGML_N_TASKS_MAX,
+  return ggml_custom_4d(context(), GGML_TYPE_F32, matrix.dims[1], num_rows, 1, 1, &q5_activations_.second, 1, multiply, GGML_N_TASKS_MAX,
                         matrix.tensor);
+}
+
+// ggml takes several rows through tiles whose sums have another order than its dot products, which are all that a single row gets.
+// Two nodes, as above: activations in the type that the dot products take, then the products, a group of weight rows at a time for
+// all rows of activations.
+ggml_tensor* GgmlOps::MatMulByDots(const Weight& matrix, ggml_tensor* x) {
+  OSCAR_CHECK(x->type == GGML_TYPE_F32 && ggml_is_contiguous(x));
+  const int64_t width = x->ne[0], num_rows = x->ne[1];
+  const ggml_type dot_type = ggml_get_type_traits_cpu(matrix.tensor->type)->vec_dot_type;
+  if (dot_type != GGML_TYPE_F32 && (dot_activations_.first != x || dot_type_ != dot_type)) {
+    const ggml_custom_op_t convert = [](ggml_tensor* node, int thread, int num_threads, void* weights) {
+      const ggml_tensor* from = node->src[0];
+      const ggml_type type = ggml_get_type_traits_cpu(static_cast<const ggml_tensor*>(weights)->type)->vec_dot_type;
+      const ggml_from_float_t convert_row = ggml_get_type_traits_cpu(type)->from_float;
+      for (int64_t row = thread; row < from->ne[1]; row += num_threads) {
+        convert_row(static_cast<const float*>(from->data) + row * from->ne[0], static_cast<char*>(node->data) + row * node->ne[0], from->ne[0]);
+      }
+    };
+    const auto bytes = static_cast<int64_t>(ggml_row_size(dot_type, width));
+    dot_activations_ = {x, ggml_custom_4d(context(), GGML_TYPE_I8, bytes, num_rows, 1, 1, &x, 1, convert, GGML_N_TASKS_MAX, matrix.tensor)};
+    dot_type_ = dot_type;
+  }
+  const ggml_custom_op_t multiply = [](ggml_tensor* node, int thread, int num_threads, void* weights) {
+    constexpr int64_t kGroup = 16;  // weight rows that stay in the first cache while the activations pass
+    const auto* tensor = static_cast<const ggml_tensor*>(weights);
+    const ggml_vec_dot_t dot = ggml_get_type_traits_cpu(tensor->type)->vec_dot;
+    const size_t weight_bytes = ggml_row_size(tensor->type, tensor->ne[0]);
+    const ggml_tensor* from = node->src[0];
+    const int64_t out = node->ne[0], groups = (out + kGroup - 1) / kGroup;
+    for (int64_t group = groups * thread / num_threads; group < groups * (thread + 1) / num_threads; ++group) {
+      for (int64_t row = 0; row < node->ne[1]; ++row) {
+        float* to = static_cast<float*>(node->data) + row * out;
+        const char* activations = static_cast<const char*>(from->data) + static_cast<size_t>(row) * from->nb[1];
+        for (int64_t i = group * kGroup; i < std::min(out, (group + 1) * kGroup); ++i) {
+          dot(static_cast<int>(tensor->ne[0]), to + i, 0, static_cast<const char*>(tensor->data) + static_cast<size_t>(i) * weight_bytes, 0, activations, 0, 1);
+        }
+      }
+    }
+  };
+  ggml_tensor* source = dot_type == GGML_TYPE_F32 ? x : dot_activations_.second;
+  return ggml_custom_4d(context(), GGML_TYPE_F32, matrix.dims[1], num_rows, 1, 1, &source, 1, multiply, GGML_N_TASKS_MAX, matrix.tensor);
 }
 
 Tensor GgmlOps::AddBias(Tensor x, const Weight& bias) {

@@ -16,7 +16,7 @@ namespace oscar::engine {
 
 class GgmlOps final : public Ops {
  public:
-  GgmlOps(int num_threads, int max_tokens);
+  GgmlOps(int num_threads, int max_tokens, BatchRounding rounding = BatchRounding::kFree);
 
   Executor& executor() override { return executor_; }
   Status Place(const Weight& weight) override;  // ggml reads the mapped file
@@ -55,8 +55,10 @@ class GgmlOps final : public Ops {
   // Places the graph just recorded; grows scratch, which drops all other recordings.
   Status PlaceNewGraph();
   ggml_context* context() const { return graph_->context(); }
-  // The product with a Q5_0 matrix of a recording of one row (q5_product.h).
+  // The product with a Q5_0 matrix of a recording of one row, or of kInvariant (q5_product.h).
   ggml_tensor* MatMulQ5(const Weight& matrix, ggml_tensor* x);
+  // Other products of kInvariant: every element is one dot product of ggml's, as a step of one row has it.
+  ggml_tensor* MatMulByDots(const Weight& matrix, ggml_tensor* x);
   ggml_tensor* IndexLeaf(std::vector<int32_t>& values, int count);
 
   GgmlExecutor executor_;
@@ -68,6 +70,9 @@ class GgmlOps final : public Ops {
   GgmlGraph* graph_ = nullptr;   // the one begun last
   bool is_new_ = false;
   std::pair<ggml_tensor*, ggml_tensor*> q5_activations_;  // of the recording: x, and x as MultiplyQ5Rows takes it
+  const BatchRounding rounding_;
+  std::pair<ggml_tensor*, ggml_tensor*> dot_activations_;  // of the recording: x, and x as the dot products of `dot_type_` take it
+  ggml_type dot_type_ = GGML_TYPE_F32;
 };
 
 }  // namespace oscar::engine

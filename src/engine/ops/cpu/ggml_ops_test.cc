@@ -122,6 +122,41 @@ TEST(GgmlOps, MatMulAndEmbedWorkForEveryTypeOfWeights) {
   }
 }
 
+// Rows [count, out] of x times the weight, in one step.
+std::vector<float> RowsOf(GgmlOps& ops, const Weight& weight, std::span<const float> x, int count, int segment) {
+  std::vector<float> rows(x.begin(), x.end()), y(static_cast<size_t>(weight.dims[1] * count));
+  ops.Bind(Slot::kHidden, rows.data());
+  ops.Bind(Slot::kQuery, y.data());
+  const std::vector<int32_t> inputs(static_cast<size_t>(count));
+  ops.SetInputs(inputs, inputs, {});
+  EXPECT_TRUE(ops.Begin({.segment = segment, .num_tokens = count}));
+  ops.Store(ops.MatMul(weight, ops.Load(Slot::kHidden, static_cast<int>(weight.dims[0]))), Slot::kQuery);
+  EXPECT_TRUE(ops.Submit().ok());
+  return y;
+}
+
+TEST(GgmlOps, InvariantProductsHaveTheBitsOfARowAloneForEveryTypeOfWeights) {
+  constexpr int kIn = 512, kOut = 37, kRows = 19;
+  std::mt19937_64 rng(6);
+  const std::vector<float> values = NormalVector(rng, kIn * kOut), x = NormalVector(rng, kIn * kRows);
+  GgmlOps plain(2, 32), invariant(2, 32, BatchRounding::kInvariant);
+  int segment = 0;
+  for (const ggml_type type : WeightTypes()) {
+    const TestWeight matrix(type, {kIn, kOut}, values);
+    const std::vector<float> together = RowsOf(invariant, matrix.weight, x, kRows, segment);
+    for (int row = 0; row < kRows; ++row) {
+      const std::span<const float> part = std::span(x).subspan(static_cast<size_t>(row * kIn), kIn);
+      const std::vector<float> expected(together.begin() + row * kOut, together.begin() + (row + 1) * kOut);
+      ++segment;
+      ASSERT_EQ(RowsOf(invariant, matrix.weight, part, 1, segment), expected) << matrix.weight.name << " row " << row;
+      if (row < 2) {
+        EXPECT_EQ(RowsOf(plain, matrix.weight, part, 1, segment), expected) << matrix.weight.name << ": not what a step of one row computes";
+      }
+    }
+    ++segment;
+  }
+}
+
 TEST(GgmlOps, AKeptRecordingRunsOnNewInputsAndNewMemory) {
   constexpr int kWidth = 8;
   GgmlOps ops(2, 4);

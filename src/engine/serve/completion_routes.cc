@@ -1,0 +1,166 @@
+#include "src/engine/serve/completion_routes.h"
+
+#include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <variant>
+
+#include "src/engine/serve/completion_answer.h"
+#include "src/engine/serve/random_id.h"
+#include "src/engine/serve/sampling_fields.h"
+
+namespace oscar::engine {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::chrono::seconds kProbeDeadline{5};
+
+void SendJson(HttpResponder& responder, int status, HttpFields fields, std::string body) {
+  fields.emplace_back("Content-Type", "application/json");
+  responder.Send(status, std::move(fields), std::move(body));
+}
+
+void SendError(HttpResponder& responder, HttpFields fields, const ApiError& error) {
+  for (auto& field : error.RetryFields()) fields.push_back(std::move(field));
+  SendJson(responder, error.status, std::move(fields), error.Body());
+}
+
+void NameIgnored(const CompletionCall& call, HttpFields* fields) {
+  if (call.ignored_fields.empty()) return;
+  std::string names;
+  for (const std::string& name : call.ignored_fields) names += (names.empty() ? "" : ", ") + name;
+  fields->emplace_back("x-oscar-ignored-fields", names);
+}
+
+}  // namespace
+
+void CompletionRoutes::SetTenant(const Caller& caller, GenerationRequest* request) const {
+  if (caller.key == nullptr) return;
+  request->tenant = caller.key->tenant_index;
+  request->priority = std::max(request->priority, caller.key->least_priority);
+  if (apart_) request->space = caller.key->tenant + '\n' + request->space;
+}
+
+void CompletionRoutes::Complete(ModelService& service, bool chat, const HttpRequest& request, HttpFields fields,
+                                const std::shared_ptr<ObservedResponder>& responder, const Caller& caller) {
+  auto parsed = ParseCompletionCall(chat, request.body, service.served(), service.grammars());
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(*responder, std::move(fields), *error);
+  auto& call = std::get<CompletionCall>(parsed);
+  NameIgnored(call, &fields);
+  const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  const auto answer = std::make_shared<CompletionAnswer>(
+      call, CompletionAnswer::Model{service.engine().tokenizer(), service.cache_report(), &service.bad_calls},
+      CompletionAnswer::Identity{(chat ? "chatcmpl-" : "cmpl-") + RandomId(), service.model_id(), service.fingerprint(), now}, std::move(fields), responder);
+  Submit(service, call, answer, responder, caller);
+}
+
+void CompletionRoutes::Submit(ModelService& service, CompletionCall& call, const std::shared_ptr<CompletionAnswer>& answer,
+                              const std::shared_ptr<ObservedResponder>& responder, const Caller& caller) {
+  std::shared_ptr<KeyLimits::Lease> lease;
+  if (caller.key != nullptr) {
+    int64_t prompt_tokens = 0;
+    for (const GenerationRequest& one : call.requests) prompt_tokens += one.is_further_choice ? 0 : static_cast<int64_t>(one.prompt.size());
+    KeyLimits::Refusal refusal;
+    lease = key_limits_.Take(caller.key, prompt_tokens, &refusal);
+    if (lease == nullptr) {
+      ++refused_by_key_;
+      ApiError error{429, "rate_limit_error", "rate_limit_exceeded", "", refusal.message, {}};
+      error.retry_after_seconds = refusal.retry_after_seconds;
+      return answer->Fail(error);
+    }
+  }
+  if (call.stream) ticker_.Add(answer);
+  const auto ids = std::make_shared<std::vector<uint64_t>>();
+  {
+    const std::lock_guard lock(live_mutex_);
+    std::erase_if(live_, [](const auto& entry) { return entry.second.expired(); });
+    live_.emplace(caller.id, ids);
+  }
+  Scheduler& scheduler = service.scheduler();
+  for (size_t choice = 0; choice < call.requests.size(); ++choice) {
+    SetTenant(caller, &call.requests[choice]);
+    const auto id = scheduler.Submit(std::move(call.requests[choice]), [answer, choice, responder, lease](const GenerationEvent& event) {
+      responder->Note(event);
+      if (lease != nullptr && event.last()) lease->Charge(event.completion_tokens);
+      answer->Add(static_cast<int>(choice), event);
+    });
+    if (!id.ok()) {
+      ApiError error = FromStatus(id.status());
+      error.retry_after_seconds = scheduler.retry_after_seconds();
+      answer->Fail(error);
+      for (const uint64_t submitted : *ids) scheduler.Cancel(submitted);
+      return;
+    }
+    const std::lock_guard lock(live_mutex_);
+    ids->push_back(*id);
+  }
+  responder->OnClosed([&scheduler, ids] {
+    for (const uint64_t id : *ids) scheduler.Cancel(id);
+  });
+}
+
+void CompletionRoutes::Render(ModelService& service, bool chat, const HttpRequest& request, HttpFields fields, HttpResponder& responder, const Caller& caller) {
+  const auto parsed = ParseCompletionCall(chat, request.body, service.served(), service.grammars());
+  if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(responder, std::move(fields), *error);
+  const auto& call = std::get<CompletionCall>(parsed);
+  NameIgnored(call, &fields);
+  ordered_json prompts = ordered_json::array();
+  for (const GenerationRequest& one : call.requests) {
+    if (one.is_further_choice) continue;
+    ordered_json sampling = SamplingJson(one.answer);
+    sampling["n"] = call.choices;
+    if (call.scores) sampling["logprobs"] = *call.scores;
+    prompts.push_back({{"request_id", caller.id}, {"model", service.model_id()}, {"token_ids", one.prompt}, {"sampling_params", std::move(sampling)}});
+  }
+  SendJson(responder, 200, std::move(fields), JsonText(chat ? prompts.at(0) : prompts));
+}
+
+void CompletionRoutes::HealthGenerate(ModelService& service, HttpFields fields, const std::shared_ptr<ObservedResponder>& responder) {
+  GenerationRequest probe;
+  probe.prompt = {std::max(0, service.engine().tokenizer().bos_id())};
+  probe.answer.max_tokens = 1;
+  probe.answer.sampling.temperature = 0;
+  probe.priority = std::numeric_limits<int>::min();
+  probe.deadline_seconds = static_cast<double>(kProbeDeadline.count());
+  // Whoever is first answers: the token, or the clock.
+  const auto answer = [fields = std::move(fields), responder, answered = std::make_shared<std::atomic<bool>>(false)](int status, const char* text) {
+    if (!answered->exchange(true)) SendJson(*responder, status, fields, JsonText({{"status", text}}));
+  };
+  const auto timer = std::make_shared<boost::asio::steady_timer>(workers_, kProbeDeadline);
+  const auto id = std::make_shared<std::atomic<uint64_t>>(0);
+  Scheduler& scheduler = service.scheduler();
+  timer->async_wait([answer, &scheduler, id](const boost::system::error_code& error) {
+    if (error) return;  // it came in time
+    answer(503, "stalled");
+    scheduler.Cancel(*id);
+  });
+  const auto submitted = scheduler.Submit(std::move(probe), [answer, timer](const GenerationEvent& event) {
+    if (!event.last()) return;
+    event.error.ok() ? answer(200, "ok") : answer(503, "failed");
+    timer->cancel();
+  });
+  if (submitted.ok()) {
+    *id = *submitted;
+  } else {
+    answer(503, "failed");
+  }
+}
+
+int CompletionRoutes::Abort(ModelService& service, const std::string& id) {
+  if (id.empty()) return service.scheduler().CancelAll();
+  const std::lock_guard lock(live_mutex_);
+  int count = 0;
+  for (auto [at, end] = live_.equal_range(id); at != end; ++at) {
+    const auto ids = at->second.lock();
+    if (ids == nullptr) continue;
+    for (const uint64_t sequence : *ids) service.scheduler().Cancel(sequence);
+    count += static_cast<int>(ids->size());
+  }
+  return count;
+}
+
+}  // namespace oscar::engine
