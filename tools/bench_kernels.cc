@@ -5,12 +5,13 @@
 #include <fmt/format.h>
 #include <memory>
 
-#include "src/base/machine_ceiling.h"
 #include "src/base/status_macros.h"
 #include "src/base/thread_pool.h"
 #include "src/engine/bench/kernel_speed.h"
 #include "src/engine/report/json_report.h"
 #include "src/engine/report/table.h"
+#include "tools/bench_ceilings.h"
+#include "tools/bench_plot.h"
 #include "tools/command_line.h"
 #include "tools/subcommands.h"
 #include "tools/terminal.h"
@@ -21,8 +22,6 @@ namespace {
 using engine::Cell;
 using engine::NumberFormat;
 
-constexpr size_t kCeilingBytes = size_t{256} << 20;  // beyond any cache of a core
-constexpr int kCeilingRepeats = 7;
 constexpr double kGiga = 1e9;
 
 struct KernelArguments {
@@ -30,23 +29,9 @@ struct KernelArguments {
   std::vector<std::string> methods{"bf16", "int2:balanced"};
   std::vector<int> contexts;
   int repeats = 15;
+  PlotOptions plot;
   bool json = false, quiet = false;
 };
-
-// Per second, all threads together, sorted; a list is empty where the machine has no such thing.
-struct Ceilings {
-  std::vector<double> read_bytes, byte_dots;
-};
-
-Result<Ceilings> MeasureCeilings(Executor& executor) {
-  Ceilings ceilings{base::ReadRates(executor, kCeilingBytes, kCeilingRepeats), base::ByteDotRates(executor, kCeilingRepeats)};
-  if (ceilings.read_bytes.empty()) return Status(StatusCode::kResourceExhausted, fmt::format("bench: no {} MiB for the read ceiling", kCeilingBytes >> 20));
-  std::sort(ceilings.read_bytes.begin(), ceilings.read_bytes.end());
-  std::sort(ceilings.byte_dots.begin(), ceilings.byte_dots.end());
-  return ceilings;
-}
-
-double Median(const std::vector<double>& sorted) { return sorted[sorted.size() / 2]; }
 
 Status RunCeiling(const KernelArguments& arguments) {
   if (arguments.engine.threads < 0) return {StatusCode::kInvalidArgument, "--threads must be positive"};
@@ -118,6 +103,7 @@ engine::Table KernelTable(const std::vector<engine::KernelCell>& cells, Kernel k
 }
 
 Status RunKernel(const KernelArguments& arguments, Kernel kernel) {
+  OSCAR_TRY(CheckPlot(arguments.plot));
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
   engine::KernelRequest request;
   OSCAR_ASSIGN_OR_RETURN(request.methods, SetUpMethods("bench", *engine, arguments.methods));
@@ -129,13 +115,14 @@ Status RunKernel(const KernelArguments& arguments, Kernel kernel) {
   OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KernelCell> cells,
                          kernel == Kernel::kAttend ? engine::MeasureAttention(*engine, request) : engine::MeasureDemotion(*engine, request));
   const engine::Table table = KernelTable(cells, kernel, ceilings);
+  engine::JsonReport json(kernel == Kernel::kAttend ? "bench attend" : "bench demote");
+  json.Set("model", engine->identity().name);
+  json.Set("threads", int64_t{engine->threads()});
+  json.Set("read_bytes_per_second", Median(ceilings.read_bytes));
+  if (!ceilings.byte_dots.empty()) json.Set("byte_dots_per_second", Median(ceilings.byte_dots));
+  json.Add("cells", table);
+  OSCAR_TRY(DrawPlot(arguments.plot, json.ToText()));
   if (arguments.json) {
-    engine::JsonReport json(kernel == Kernel::kAttend ? "bench attend" : "bench demote");
-    json.Set("model", engine->identity().name);
-    json.Set("threads", int64_t{engine->threads()});
-    json.Set("read_bytes_per_second", Median(ceilings.read_bytes));
-    if (!ceilings.byte_dots.empty()) json.Set("byte_dots_per_second", Median(ceilings.byte_dots));
-    json.Add("cells", table);
     fmt::print("{}", json.ToText());
     return {};
   }
@@ -160,6 +147,7 @@ void AddKernelCommand(CLI::App& bench, Kernel kernel, int& exit_code) {
   AddWindowOptions(*command, arguments->engine);
   command->add_option("--contexts", arguments->contexts, "Tokens in the cache, ascending")->capture_default_str()->delimiter(',')->type_name("TOKENS,...");
   command->add_option("--repeats", arguments->repeats, "Times measured, of which the median counts")->capture_default_str()->type_name("N");
+  AddPlotOptions(*command, arguments->plot);
   command->add_flag("--json", arguments->json, "Print JSON");
   command->add_flag("-q,--quiet", arguments->quiet, "No progress");
   command->callback([arguments, kernel, &exit_code] {

@@ -1,7 +1,7 @@
 """Writes the page of `oscar eval report`: one HTML file from the JSON files of its steps, figures drawn by matplotlib as SVG.
 
 Usage: python3 - FOLDER PAGE. FOLDER/plan.json lists the steps. Prints one line when matplotlib is missing: the page then has
-tables only, and says so.
+tables only, and says so. Or python3 - --plot REPORT.json FIGURE.svg: the results of `oscar bench` as one figure.
 """
 
 import html
@@ -68,7 +68,8 @@ class Figures:
     def colour(self, name):
         return self.colours.setdefault(name, COLOURS[len(self.colours) % len(COLOURS)])
 
-    def svg(self, figure, caption):
+    def draw(self, figure):
+        """The figure as SVG text."""
         self.count += 1
         matplotlib.rcParams["svg.hashsalt"] = f"oscar-{self.count}"
         out = io.StringIO()
@@ -79,8 +80,10 @@ class Figures:
         drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
         names = set(re.findall(r'\bid="([^"]+)"', drawn))
         drawn = re.sub(r'\bid="([^"]+)"', lambda m: f'id="f{self.count}-{m.group(1)}"', drawn)
-        drawn = re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m.group(1) + (f"f{self.count}-" if m.group(2) in names else "") + m.group(2), drawn)
-        return f"<figure>{drawn}<figcaption>{html.escape(caption)}</figcaption></figure>"
+        return re.sub(r'(href="#|url\(#)([^")]+)', lambda m: m.group(1) + (f"f{self.count}-" if m.group(2) in names else "") + m.group(2), drawn)
+
+    def svg(self, figure, caption):
+        return f"<figure>{self.draw(figure)}<figcaption>{html.escape(caption)}</figcaption></figure>"
 
     def panels(self, count, columns):
         columns = min(columns, count)
@@ -94,6 +97,9 @@ class Figures:
 
     def lines(self, panels, x_and_series, rows, caption, columns=4):
         """One panel per (key, title), a line per value of the series' key; logarithmic where all values are positive."""
+        return self.svg(self.line_figure(panels, x_and_series, rows, columns), caption)
+
+    def line_figure(self, panels, x_and_series, rows, columns, log=True):
         x_key, series_key = x_and_series
         figure, axes = self.panels(len(panels), columns)
         names = list(dict.fromkeys(row[series_key] for row in rows))
@@ -104,8 +110,10 @@ class Figures:
                 positive = positive and all(y > 0 for _, y in points)
                 axis.plot([x for x, _ in points], [y for _, y in points], label=name, color=self.colour(name), linewidth=1.4,
                           marker="o" if len(points) < 12 else None, markersize=3)
-            if positive and names:
+            if log and positive and names:
                 axis.set_yscale("log")
+            elif not log:
+                axis.set_ylim(bottom=0)
             axis.set_title(title, fontsize=9)
             axis.tick_params(which="both", labelsize=7)
             axis.grid(alpha=0.25)
@@ -113,7 +121,7 @@ class Figures:
             axis.set_xlabel(x_key.replace("_", " "), fontsize=8)
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(5, max(1, len(labels))), fontsize=8, frameon=False)
-        return self.svg(figure, caption)
+        return figure
 
     def bars(self, entries, unit, caption, log=True):
         """A bar per (label, name that gives the colour, value)."""
@@ -212,6 +220,32 @@ SECTIONS = {"eval kl": kl_section, "eval needle": needle_section, "eval error-ch
             "eval ablation": ablation_section}
 
 
+SPEED_PANELS = [("prefill_tokens_per_second", "prefill, tokens/s"), ("decode_tokens_per_second", "decode, tokens/s"), ("resident_mebibytes", "memory added, MiB"),
+                ("milliseconds", "time, ms"), ("share_of_ceiling", "share of the ceiling")]
+
+
+def speed_plot(report):
+    """What a `bench` command measured by context length, as SVG."""
+    rows = [dict(cell) for cell in report["cells"]]
+    for row in rows:
+        if row.get("resident_bytes") is not None:
+            row["resident_mebibytes"] = row["resident_bytes"] / 2**20
+    panels = [(key, title) for key, title in SPEED_PANELS if any(row.get(key) is not None for row in rows)]
+    for row in rows:
+        for key, _ in panels:
+            row.setdefault(key, None)
+    figures = Figures()
+    figure = figures.line_figure(panels, ("context_tokens", "kv"), rows, columns=len(panels), log=False)
+    contexts = sorted({row["context_tokens"] for row in rows})
+    for axis in figure.axes[:len(panels)]:
+        if len(contexts) > 1:
+            axis.set_xscale("log", base=2)
+        axis.set_xticks(contexts, [str(context) for context in contexts])
+        axis.minorticks_off()
+    figure.suptitle(f"{report['model']}, {report['threads']} threads", fontsize=10)
+    return figures.draw(figure)
+
+
 def facts_of(report):
     return ", ".join(f"{key.replace('_', ' ')} {text_of(value)}" for key, value in report.items() if key not in ("command", "model") and not isinstance(value, list))
 
@@ -242,6 +276,12 @@ def page_of(folder):
 
 
 def main():
+    if sys.argv[1] == "--plot":
+        with open(sys.argv[2], encoding="utf-8") as file:
+            drawn = speed_plot(json.load(file))
+        with open(sys.argv[3], "w", encoding="utf-8") as file:
+            file.write(drawn)
+        return
     folder, page = sys.argv[1:]
     content = page_of(folder)
     with open(page + ".part", "w", encoding="utf-8") as file:

@@ -150,29 +150,6 @@ class DefaultModel(ErrorCase):
         self.assertIn("kv int2:balanced", result.stderr)
         self.assertIn("bits/element", result.stderr)
 
-    def test_bench_of_the_cache_alone_stands_beside_the_ceilings_of_the_machine(self):
-        result = run("bench", "ceiling", "--json")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        for row in json.loads(result.stdout)["ceilings"]:
-            self.assertTrue(row["median"] is None or 0 < row["min"] <= row["median"] <= row["max"], row)
-        for command, contexts in (("attend", "400,700"), ("demote", "400")):
-            result = run("bench", command, "-m", self.model, "--kv", "bf16,int2:naive", "--contexts", contexts, "--repeats", "3", "--json", "-q")
-            self.assertEqual(result.returncode, 0, result.stderr)
-            cells = json.loads(result.stdout)["cells"]
-            self.assertEqual([(cell["context_tokens"], cell["kv"]) for cell in cells],
-                             [(int(context), kv) for context in contexts.split(",") for kv in ("bf16", "int2:naive")])
-            for cell in cells:
-                self.assertTrue(0 < cell["milliseconds_min"] <= cell["milliseconds"] <= cell["milliseconds_max"], cell)
-        last = {cell["kv"]: cell["bytes"] for cell in json.loads(run("bench", "attend", "-m", self.model, "--kv", "bf16,int2:naive", "--contexts", "704",
-                                                                     "--repeats", "1", "--json", "-q").stdout)["cells"]}
-        bf16_token, encoded_token = 30 * 3 * 2 * 64 * 2, 30 * 3 * 2 * (64 // 4 + 4)
-        self.assertEqual(last["bf16"], 705 * bf16_token)
-        self.assertEqual(last["int2:naive"], (64 + 256 + 1) * bf16_token + 384 * encoded_token)
-        for args, part in ((["ceiling", "-t", "-1"], "--threads"), (["attend", "-m", self.model, "--kv", "bf16", "--contexts", "9,5"], "ascending"),
-                           (["demote", "-m", self.model, "--kv", "bf16", "--repeats", "0"], "--repeats"), (["--batch", "2", "ceiling"], "--batch"),
-                           (["attend", "-m", self.model, "--kv", "bf16", "--contexts", "99999"], "8192")):
-            self.assert_one_line_error(run("bench", *args), 2, part)
-
     def test_the_same_seed_gives_the_same_answer(self):
         args = ("run", "-m", self.model, "-p", "Tell me a story.", "-n", "40", "--seed", "7", "-q")
         first, second = run(*args), run(*args)
@@ -559,18 +536,6 @@ class DefaultModel(ErrorCase):
                                   (["--suite", "aime25", "--data", "/nonexistent"], 1, ["/nonexistent"]),
                                   (["--suite", "aime25", "--data", data, "--samples", "0"], 2, ["--samples 0"])):
             self.assert_one_line_error(run("eval", "tasks", "-m", self.model, "--kv", "bf16", *args), code, *parts)
-
-    def test_bench_prints_a_cell_for_each_method_and_context(self):
-        result = run("bench", "-m", self.model, "--contexts", "64,256", "--decode-tokens", "2", "--kv", "bf16,int2:balanced", "--json", "-q")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        cells = json.loads(result.stdout)["cells"]
-        self.assertEqual([(c["context_tokens"], c["kv"]) for c in cells],
-                         [(64, "bf16"), (64, "int2:balanced"), (256, "bf16"), (256, "int2:balanced")])
-        for args, part in ((["--against-kv", "f16"], "--against"), (["--against", ""], "--against"), (["-t", "2", "--processor-time"], "--processor-time")):
-            result = run("bench", "-m", self.model, *args)
-            self.assertEqual(result.returncode, 2, args)
-            self.assertIn(part, result.stderr)
-        self.assert_one_line_error(run("bench", "-m", self.model, "--contexts", "64", "--against", "/nonexistent/peer"), 1, "/nonexistent/peer", "no such program")
 
 
 if __name__ == "__main__":

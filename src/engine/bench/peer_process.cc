@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "src/base/status_macros.h"
+#include "src/engine/bench/resident_memory.h"
 
 namespace oscar::engine {
 namespace {
@@ -55,6 +56,16 @@ Result<std::unique_ptr<PeerProcess>> PeerProcess::Start(const std::vector<std::s
     return {StatusCode::kNotFound, command.front() + (is_missing ? ": no such program" : ": ended before it had said what it is")};
   }
   peer->name_ = std::move(name).value();
+  if (const size_t space = peer->name_.find(' '); space != std::string::npos) {
+    int64_t bytes = 0;
+    const char* const end = peer->name_.data() + peer->name_.size();
+    const auto [last, error] = std::from_chars(peer->name_.data() + space + 1, end, bytes);
+    if (error != std::errc() || last != end || bytes < 0) {
+      return {StatusCode::kInternal, "bench: " + command.front() + " opened with \"" + peer->name_ + "\", which is not NAME BYTES"};
+    }
+    peer->bytes_before_context_ = bytes;
+    peer->name_.resize(space);
+  }
   return peer;
 }
 
@@ -89,6 +100,24 @@ Result<std::string> PeerProcess::ReadLine() {
     if (count <= 0) return {StatusCode::kInternal, "bench: " + name_ + " ended in the middle of a step"};
     unread_.append(bytes, static_cast<size_t>(count));
   }
+}
+
+Status PeerProcess::Order(const std::string& line) {
+  OSCAR_TRY(Send(line + '\n'));
+  OSCAR_ASSIGN_OR_RETURN(const std::string answer, ReadLine());
+  if (answer == "0 0") return {};
+  return {StatusCode::kInternal, "bench: " + name_ + " answered \"" + line + "\" with \"" + answer + "\""};
+}
+
+Status PeerProcess::Clear() { return Order("clear"); }
+
+Status PeerProcess::Fill(int tokens) { return Order("fill " + std::to_string(tokens)); }
+
+std::optional<int64_t> PeerProcess::context_bytes() const {
+  if (!bytes_before_context_) return std::nullopt;
+  const std::optional<int64_t> bytes = AnonymousBytes(child_);
+  if (!bytes) return std::nullopt;
+  return *bytes - *bytes_before_context_;
 }
 
 Result<StepSeconds> PeerProcess::Step(std::span<const int32_t> tokens) {

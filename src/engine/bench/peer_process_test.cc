@@ -17,6 +17,23 @@ TEST(PeerProcess, AnswersEachStepInOrder) {
   EXPECT_EQ((*peer)->Step(std::span(tokens).first(1)).value().wall, 1.25);
 }
 
+TEST(PeerProcess, ClearsAndFillsAndSaysWhatItsContextAdded) {
+  auto peer = PeerProcess::Start(Shell("echo other:f16 4096; while read line; do echo 0 0; done"));
+  ASSERT_TRUE(peer.ok()) << peer.status().message();
+  EXPECT_EQ((*peer)->name(), "other:f16");
+  EXPECT_TRUE((*peer)->Clear().ok());
+  EXPECT_TRUE((*peer)->Fill(9).ok());
+  ASSERT_TRUE((*peer)->context_bytes().has_value());
+  EXPECT_GT(*(*peer)->context_bytes(), 0) << "a shell is larger than that";
+  auto silent = PeerProcess::Start(Shell("echo other; read line; echo no"));
+  ASSERT_TRUE(silent.ok());
+  EXPECT_FALSE((*silent)->context_bytes().has_value());
+  EXPECT_FALSE((*silent)->Clear().ok());
+  for (const char* greeting : {"other x", "other 5 6", "other -1", "other "}) {
+    EXPECT_FALSE(PeerProcess::Start(Shell("echo '" + std::string(greeting) + "'; exec sleep 1000")).ok()) << greeting;
+  }
+}
+
 TEST(PeerProcess, AMissingProgramAndBadAnswersAreErrors) {
   EXPECT_EQ(PeerProcess::Start({"/nonexistent/peer"}).status().code(), StatusCode::kNotFound);
   const std::vector<int32_t> tokens = {1};

@@ -122,6 +122,10 @@ class LoadedModel final : public Model {
     return DequantizeRows(*context_.weights.layers[static_cast<size_t>(layer)].attention_output, first_row, num_rows);
   }
   uint64_t weight_bytes() const override { return checkpoint_->weight_bytes(); }
+  uint64_t step_weight_bytes() const override {
+    const ModelWeights& weights = context_.weights;
+    return weight_bytes() - (weights.output == weights.token_embedding ? 0 : weights.token_embedding->bytes.size());
+  }
   Result<MomentAccumulator> NewMoments(const OscarFitOptions& options) override { return ops_->NewMoments(context_.config.kv, options); }
   Result<BalancedMoments> NewBalancedMoments(int64_t expected_tokens) override {
     return ops_->NewBalancedMoments(context_.config.kv, rotary(), expected_tokens);

@@ -86,6 +86,8 @@ class Model {
   // [num_rows, num_query_heads * head_dim], row r for hidden channel r. Precondition: layer and rows exist.
   virtual Result<std::vector<float>> AttentionOutputRows(int layer, int first_row, int num_rows) const = 0;
   virtual uint64_t weight_bytes() const = 0;
+  // Those that a step of one token reads: without an embedding table that is not the output matrix, too.
+  virtual uint64_t step_weight_bytes() const = 0;
   // Moments that take the rows of an observer with takes_device_rows; they must be destroyed before the model. Errors as
   // CheckOscarFit and CheckBalancedFit; kUnsupported for a shape that the device cannot take.
   virtual Result<MomentAccumulator> NewMoments(const OscarFitOptions& options) = 0;

@@ -203,6 +203,8 @@ TEST(Model, ConfigHasTheShapeOfTheFile) {
   TinyModel copy = tiny;
   for (const auto& [name, values] : copy.tensors()) bytes += values.data.size() * sizeof(float);
   EXPECT_EQ(model->weight_bytes(), bytes);
+  const bool tied = !copy.tensors().contains("output.weight");
+  EXPECT_EQ(model->step_weight_bytes(), bytes - (tied ? 0 : 97 * 64 * sizeof(float)));
 }
 
 TEST(Model, SequencesOfOneBatchDoNotSeeEachOther) {
