@@ -7,7 +7,7 @@
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
 #include "src/engine/ops/cpu/ggml_kv_cache.h"
-#include "src/engine/ops/cpu/q5_product.h"
+#include "src/engine/ops/cpu/tiled_product.h"
 
 namespace oscar::engine {
 namespace {
@@ -88,7 +88,8 @@ bool GgmlOps::Begin(const RecordingKey& key) {
   if (shape.graphs.size() <= segment) shape.graphs.resize(segment + 1);
   std::unique_ptr<GgmlGraph>& graph = shape.graphs[segment];
   is_new_ = graph == nullptr;
-  q5_activations_ = dot_activations_ = {};
+  prepared_rows_.clear();
+  tiled_activations_ = dot_activations_ = {};
   if (is_new_) graph = std::make_unique<GgmlGraph>(key);
   graph_ = graph.get();
   return is_new_;
@@ -143,40 +144,72 @@ Tensor GgmlOps::Embed(const Weight& table) {
 Tensor GgmlOps::MatMul(const Weight& matrix, Tensor x) {
   OSCAR_CHECK_MSG(matrix.dims.size() == 2 && matrix.dims[0] == x.node->ne[0] && x.node->ne[2] == 1, matrix.name);
   const bool invariant = rounding_ == BatchRounding::kInvariant;
-  if (matrix.type == GGML_TYPE_Q5_0 && (x.node->ne[1] == 1 || invariant) && HasQ5Product()) return {MatMulQ5(matrix, x.node)};
+  const RowProduct* const row_product = x.node->ne[1] == 1 || invariant ? RowProductOf(matrix.type) : nullptr;
+  if (row_product != nullptr) return {MatMulRows(matrix, *row_product, x.node)};
+  if (!invariant && x.node->ne[1] >= kTiledProductTokens && HasTiledProduct(matrix.type)) return {MatMulTiled(matrix, x.node)};
   return {invariant ? MatMulByDots(matrix, x.node) : ggml_mul_mat(context(), matrix.tensor, x.node)};
 }
 
-// Two nodes: activations rounded once for all matrices that take the same ones (they follow each other), and rows of the matrix shared
-// out among all threads, four at a time; some of them for all activations, while they are in the first cache.
-ggml_tensor* GgmlOps::MatMulQ5(const Weight& matrix, ggml_tensor* x) {
+// Two nodes: activations rounded once for all matrices of a format that take the same ones, and rows of the matrix shared out among all
+// threads, four at a time; some of them for all activations, while they are in the first cache.
+ggml_tensor* GgmlOps::MatMulRows(const Weight& matrix, const RowProduct& product, ggml_tensor* x) {
   OSCAR_CHECK(x->type == GGML_TYPE_F32 && ggml_is_contiguous(x));
   const int64_t num_rows = x->ne[1];
-  if (q5_activations_.first != x) {
-    const ggml_custom_op_t prepare = [](ggml_tensor* node, int thread, int num_threads, void*) {
+  auto found = std::ranges::find_if(prepared_rows_, [&](const PreparedRows& rows) { return rows.x == x && rows.product == &product; });
+  if (found == prepared_rows_.end()) {
+    const ggml_custom_op_t prepare = [](ggml_tensor* node, int thread, int num_threads, void* with) {
       const ggml_tensor* from = node->src[0];
       for (int64_t row = thread; row < from->ne[1]; row += num_threads) {
-        PrepareQ5Activations(static_cast<const float*>(from->data) + row * from->ne[0], from->ne[0], static_cast<std::byte*>(node->data) + row * node->ne[0]);
+        static_cast<const RowProduct*>(with)->prepare(static_cast<const float*>(from->data) + row * from->ne[0], from->ne[0],
+                                                      static_cast<std::byte*>(node->data) + row * node->ne[0]);
       }
     };
-    const auto bytes = static_cast<int64_t>(Q5ActivationBytes(x->ne[0]));
-    q5_activations_ = {x, ggml_custom_4d(context(), GGML_TYPE_I8, bytes, num_rows, 1, 1, &x, 1, prepare, num_rows == 1 ? 1 : GGML_N_TASKS_MAX, nullptr)};
+    const auto bytes = static_cast<int64_t>(product.activation_bytes(x->ne[0]));
+    prepared_rows_.push_back({x, &product, ggml_custom_4d(context(), GGML_TYPE_I8, bytes, num_rows, 1, 1, &x, 1, prepare, num_rows == 1 ? 1 : GGML_N_TASKS_MAX,
+                                                          const_cast<RowProduct*>(&product))});
+    found = prepared_rows_.end() - 1;
   }
   const ggml_custom_op_t multiply = [](ggml_tensor* node, int thread, int num_threads, void* weights) {
     const auto* tensor = static_cast<const ggml_tensor*>(weights);
+    const RowProduct& with = *RowProductOf(tensor->type);
     const ggml_tensor* from = node->src[0];
     const int64_t out = node->ne[0], fours = (out + 3) / 4;
     const int64_t first = fours * thread / num_threads * 4, end = std::min(out, fours * (thread + 1) / num_threads * 4);
     const int64_t group = node->ne[1] == 1 ? std::max<int64_t>(end - first, 1) : 16;
     for (int64_t begin = first; begin < end; begin += group) {
       for (int64_t row = 0; row < node->ne[1]; ++row) {
-        MultiplyQ5Rows(static_cast<const std::byte*>(tensor->data), static_cast<const std::byte*>(from->data) + row * from->ne[0], tensor->ne[0], begin,
-                       std::min(end, begin + group), static_cast<float*>(node->data) + row * out);
+        with.multiply(static_cast<const std::byte*>(tensor->data), static_cast<const std::byte*>(from->data) + row * from->ne[0], tensor->ne[0], begin,
+                      std::min(end, begin + group), static_cast<float*>(node->data) + row * out);
       }
     }
   };
-  return ggml_custom_4d(context(), GGML_TYPE_F32, matrix.dims[1], num_rows, 1, 1, &q5_activations_.second, 1, multiply, GGML_N_TASKS_MAX,
-                        matrix.tensor);
+  return ggml_custom_4d(context(), GGML_TYPE_F32, matrix.dims[1], num_rows, 1, 1, &found->prepared, 1, multiply, GGML_N_TASKS_MAX, matrix.tensor);
+}
+
+// Two nodes again: activations rounded by all threads, once for all matrices that take the same ones, and panels of rows shared out.
+ggml_tensor* GgmlOps::MatMulTiled(const Weight& matrix, ggml_tensor* x) {
+  OSCAR_CHECK(x->type == GGML_TYPE_F32 && ggml_is_contiguous(x));
+  static constexpr auto kPanelsAt = [](int64_t width, int64_t num_tokens) { return (TiledActivationBytes(width, num_tokens) + 63) / 64 * 64; };
+  static constexpr auto kShare = [](int64_t count, int thread, int num_threads) { return count * thread / num_threads; };
+  if (tiled_activations_.first != x) {
+    const ggml_custom_op_t prepare = [](ggml_tensor* node, int thread, int num_threads, void*) {
+      const ggml_tensor* from = node->src[0];
+      const TiledActivations to{static_cast<std::byte*>(node->data), from->ne[0], from->ne[1]};
+      PrepareTiledActivations(static_cast<const float*>(from->data), to, kShare(to.num_tokens, thread, num_threads), kShare(to.num_tokens, thread + 1, num_threads));
+    };
+    const size_t bytes = kPanelsAt(x->ne[0], x->ne[1]) + static_cast<size_t>(executor_.num_threads()) * TiledPanelBytes(x->ne[0]);
+    tiled_activations_ = {x, ggml_custom_4d(context(), GGML_TYPE_I8, static_cast<int64_t>(bytes), 1, 1, 1, &x, 1, prepare, GGML_N_TASKS_MAX, nullptr)};
+  }
+  const ggml_custom_op_t multiply = [](ggml_tensor* node, int thread, int num_threads, void* matrix_tensor) {
+    const auto* tensor = static_cast<const ggml_tensor*>(matrix_tensor);
+    const TiledWeights weights{static_cast<uint32_t>(tensor->type), static_cast<const std::byte*>(tensor->data), tensor->ne[1]};
+    const TiledActivations activations{static_cast<std::byte*>(node->src[0]->data), tensor->ne[0], node->ne[1]};
+    const int64_t panels = (weights.num_rows + kTiledProductRows - 1) / kTiledProductRows;
+    const int64_t first = kShare(panels, thread, num_threads) * kTiledProductRows, end = kShare(panels, thread + 1, num_threads) * kTiledProductRows;
+    std::byte* panel = activations.prepared + kPanelsAt(activations.width, activations.num_tokens) + static_cast<size_t>(thread) * TiledPanelBytes(activations.width);
+    MultiplyTiled(weights, activations, first, std::min(end, weights.num_rows), panel, static_cast<float*>(node->data));
+  };
+  return ggml_custom_4d(context(), GGML_TYPE_F32, matrix.dims[1], x->ne[1], 1, 1, &tiled_activations_.second, 1, multiply, GGML_N_TASKS_MAX, matrix.tensor);
 }
 
 // ggml takes several rows through tiles whose sums have another order than its dot products, which are all that a single row gets.

@@ -10,6 +10,7 @@
 #include "src/base/buffer.h"
 #include "src/engine/ops/cpu/ggml_executor.h"
 #include "src/engine/ops/cpu/ggml_graph.h"
+#include "src/engine/ops/cpu/row_product.h"
 #include "src/engine/ops/ops.h"
 
 namespace oscar::engine {
@@ -55,8 +56,10 @@ class GgmlOps final : public Ops {
   // Places the graph just recorded; grows scratch, which drops all other recordings.
   Status PlaceNewGraph();
   ggml_context* context() const { return graph_->context(); }
-  // The product with a Q5_0 matrix of a recording of one row, or of kInvariant (q5_product.h).
-  ggml_tensor* MatMulQ5(const Weight& matrix, ggml_tensor* x);
+  // The product of a recording of one row, or of kInvariant, where we have one of our own.
+  ggml_tensor* MatMulRows(const Weight& matrix, const RowProduct& product, ggml_tensor* x);
+  // The product of many rows (tiled_product.h).
+  ggml_tensor* MatMulTiled(const Weight& matrix, ggml_tensor* x);
   // Other products of kInvariant: every element is one dot product of ggml's, as a step of one row has it.
   ggml_tensor* MatMulByDots(const Weight& matrix, ggml_tensor* x);
   ggml_tensor* IndexLeaf(std::vector<int32_t>& values, int count);
@@ -69,7 +72,13 @@ class GgmlOps final : public Ops {
   std::list<KeptShape> shapes_;  // most recently used first
   GgmlGraph* graph_ = nullptr;   // the one begun last
   bool is_new_ = false;
-  std::pair<ggml_tensor*, ggml_tensor*> q5_activations_;  // of the recording: x, and x as MultiplyQ5Rows takes it
+  struct PreparedRows {
+    const ggml_tensor* x = nullptr;
+    const RowProduct* product = nullptr;
+    ggml_tensor* prepared = nullptr;
+  };
+  std::vector<PreparedRows> prepared_rows_;                  // of the recording
+  std::pair<ggml_tensor*, ggml_tensor*> tiled_activations_;  // of the recording: the x that came last, and x as MultiplyTiled takes it, with its panels behind
   const BatchRounding rounding_;
   std::pair<ggml_tensor*, ggml_tensor*> dot_activations_;  // of the recording: x, and x as the dot products of `dot_type_` take it
   ggml_type dot_type_ = GGML_TYPE_F32;
