@@ -126,11 +126,18 @@ class CodecProfile {
   Digest digest_{};
 };
 
-// Whether a profile may be used with a model. kFailedPrecondition with both sides named when the shape or the identity
-// differs. `warning` (may be null) gets one sentence when the profile fits but was made from another file of the same model
-// (another quantisation), or when identities are missing; it is empty otherwise. Hashes are lower-case hexadecimal.
-Status CheckProfileFits(const CodecProfile& profile, const KvShape& model_shape, const std::string& model_digest,
-                        const std::string& model_identity, std::string* warning);
+// What a profile is compared with. Hashes are lower-case hexadecimal.
+struct ProfiledModel {
+  KvShape shape;
+  std::string digest;    // of the file
+  std::string identity;  // of the model, whatever its quantisation
+  RotaryEmbedding rotary;
+};
+
+// Whether a profile may be used with a model. kFailedPrecondition with both sides named when the shape, the identity or the angles
+// by which means turn differ. `warning` (may be null) gets one sentence when the profile fits but was made from another file of the same model
+// (another quantisation), or when identities are missing; it is empty otherwise.
+Status CheckProfileFits(const CodecProfile& profile, const ProfiledModel& model, std::string* warning);
 
 // The profile of a method that needs no calibration ("bf16", "int2:naive", "int2:clip", "int2:hadamard", "int2:quarot").
 // kFailedPrecondition for a calibrated method (it needs a file), kInvalidArgument for an unknown name, kUnsupported when the

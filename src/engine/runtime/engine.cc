@@ -141,7 +141,7 @@ Result<KvSetup> Engine::SetUpKv(const std::string& kv, const std::filesystem::pa
     return {StatusCode::kFailedPrecondition, path.string() + ": made for " + profile.method() + ", not for " + method.name()};
   }
   std::string warning;
-  OSCAR_TRY(CheckProfileFits(profile, shape, identity_.fingerprint, identity_.identity, &warning).WithContext(path.string()));
+  OSCAR_TRY(CheckProfileFits(profile, {shape, identity_.fingerprint, identity_.identity, model_->rotary()}, &warning).WithContext(path.string()));
   if (!warning.empty()) warning = path.string() + ": " + warning;
   KvSetup setup{method, std::move(profile), std::move(warning), {}};
   if (options_.encode_effort && TakesEncodeEffort(setup)) OSCAR_TRY(setup.profile.SetEncodeEffort(*options_.encode_effort));

@@ -27,6 +27,11 @@ std::string ShapeText(const KvShape& shape) {
          std::to_string(shape.num_kv_heads) + " KV heads, head_dim " + std::to_string(shape.head_dim);
 }
 
+// Angles come from the same formula on both sides, so that only the last bits may differ.
+bool SameRotary(const RotaryEmbedding& a, const RotaryEmbedding& b) {
+  return a.halves == b.halves && std::ranges::equal(a.angles, b.angles, [](float x, float y) { return std::abs(x - y) <= 1e-5f * std::abs(y); });
+}
+
 // What is wrong with the rotary embedding of a profile, or an empty text.
 std::string RotaryFault(const RotaryEmbedding& rotary, int head_dim) {
   if (rotary.angles.size() * 2 > static_cast<size_t>(head_dim)) {
@@ -237,29 +242,32 @@ void CodecProfile::set_eigenvalues(int layer, KvSide side, std::vector<float> va
   eigenvalues_[static_cast<size_t>(layer) * 2 + (side == KvSide::kValue ? 1 : 0)] = std::move(values);
 }
 
-Status CheckProfileFits(const CodecProfile& profile, const KvShape& model_shape, const std::string& model_digest,
-                        const std::string& model_identity, std::string* warning) {
+Status CheckProfileFits(const CodecProfile& profile, const ProfiledModel& model, std::string* warning) {
   if (warning != nullptr) warning->clear();
   const Provenance& origin = profile.provenance();
   const std::string made_for = origin.model_name.empty() ? "another model" : "\"" + origin.model_name + "\"";
-  if (profile.shape() != model_shape) {
+  if (profile.shape() != model.shape) {
     return {StatusCode::kFailedPrecondition, "the " + profile.method() + " profile was made for " + made_for +
                                                  " with " + ShapeText(profile.shape()) + ", but this model has " +
-                                                 ShapeText(model_shape)};
+                                                 ShapeText(model.shape)};
   }
-  if (!origin.model_digest.empty() && origin.model_digest == model_digest) return {};
-  if (!origin.model_identity.empty() && !model_identity.empty() && origin.model_identity != model_identity) {
+  if (profile.has_turning_mean() && !SameRotary(profile.rotary(), model.rotary)) {
+    return {StatusCode::kFailedPrecondition, "the " + profile.method() + " profile was made for " + made_for +
+                                                 ", whose rotary angles, by which means turn, are not those of this model; calibrate this model"};
+  }
+  if (!origin.model_digest.empty() && origin.model_digest == model.digest) return {};
+  if (!origin.model_identity.empty() && !model.identity.empty() && origin.model_identity != model.identity) {
     return {StatusCode::kFailedPrecondition,
             "the " + profile.method() + " profile was made for " + made_for + ", whose identity (" +
-                origin.model_identity + ") is not that of this model (" + model_identity + "); calibrate this model"};
+                origin.model_identity + ") is not that of this model (" + model.identity + "); calibrate this model"};
   }
   if (warning == nullptr || !IsCalibrated(profile)) return {};
-  if (origin.model_identity.empty() || model_identity.empty()) {
+  if (origin.model_identity.empty() || model.identity.empty()) {
     *warning = "the " + profile.method() +
                " profile cannot be matched to this model beyond its shape, since one of them has no identity";
   } else {
     *warning = "the " + profile.method() + " profile was made from another file of this model (SHA-256 " +
-               origin.model_digest.substr(0, 16) + "..., this file " + model_digest.substr(0, 16) +
+               origin.model_digest.substr(0, 16) + "..., this file " + model.digest.substr(0, 16) +
                "...), such as another quantisation; calibrating this file may give better answers";
   }
   return {};

@@ -192,17 +192,17 @@ TEST(CodecProfile, EigenvaluesAreKeptPerLayerAndSide) {
 TEST(CheckProfileFits, AnotherShapeOrIdentityIsRefusedWithTheReason) {
   const CodecProfile profile = Calibrated({.model_name = "tiny", .model_digest = "aa", .model_identity = "llama/1"});
   std::string warning;
-  EXPECT_TRUE(CheckProfileFits(profile, kShape, "aa", "llama/1", &warning).ok());
+  EXPECT_TRUE(CheckProfileFits(profile, {kShape, "aa", "llama/1", {}}, &warning).ok());
   EXPECT_EQ(warning, "");
 
   KvShape wider = kShape;
   wider.head_dim = 16;
-  Status status = CheckProfileFits(profile, wider, "aa", "llama/1", &warning);
+  Status status = CheckProfileFits(profile, {wider, "aa", "llama/1", {}}, &warning);
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("head_dim 8"), std::string::npos) << status.message();
   EXPECT_NE(status.message().find("head_dim 16"), std::string::npos) << status.message();
 
-  status = CheckProfileFits(profile, kShape, "bb", "qwen2/1", &warning);
+  status = CheckProfileFits(profile, {kShape, "bb", "qwen2/1", {}}, &warning);
   EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("qwen2/1"), std::string::npos) << status.message();
   EXPECT_NE(status.message().find("\"tiny\""), std::string::npos) << status.message();
@@ -211,19 +211,29 @@ TEST(CheckProfileFits, AnotherShapeOrIdentityIsRefusedWithTheReason) {
 TEST(CheckProfileFits, AnotherFileOfTheSameModelIsAWarning) {
   const CodecProfile profile = Calibrated({.model_name = "tiny", .model_digest = "aa", .model_identity = "llama/1"});
   std::string warning;
-  EXPECT_TRUE(CheckProfileFits(profile, kShape, "bb", "llama/1", &warning).ok());
+  EXPECT_TRUE(CheckProfileFits(profile, {kShape, "bb", "llama/1", {}}, &warning).ok());
   EXPECT_NE(warning.find("another quantisation"), std::string::npos) << warning;
-  EXPECT_TRUE(CheckProfileFits(profile, kShape, "bb", "llama/1", nullptr).ok());
+  EXPECT_TRUE(CheckProfileFits(profile, {kShape, "bb", "llama/1", {}}, nullptr).ok());
 }
 
 TEST(CheckProfileFits, ACalibratedProfileWithoutIdentityIsAWarningAndADataFreeOneIsNot) {
   std::string warning;
-  EXPECT_TRUE(CheckProfileFits(Calibrated({}), kShape, "bb", "llama/1", &warning).ok());
+  EXPECT_TRUE(CheckProfileFits(Calibrated({}), {kShape, "bb", "llama/1", {}}, &warning).ok());
   EXPECT_NE(warning.find("no identity"), std::string::npos) << warning;
   const CodecProfile data_free =
       CodecProfile::Create("int2:hadamard", kShape, Transforms(), Rows(kShape, 1), {}).value();
-  EXPECT_TRUE(CheckProfileFits(data_free, kShape, "bb", "llama/1", &warning).ok());
+  EXPECT_TRUE(CheckProfileFits(data_free, {kShape, "bb", "llama/1", {}}, &warning).ok());
   EXPECT_EQ(warning, "");
+}
+
+TEST(CheckProfileFits, MeansThatTurnByOtherAnglesThanTheModelsAreRefused) {
+  const CodecProfile profile = Turning({{1.0f, 0.1f, 0.01f}, true}).value();
+  const auto check = [&](RotaryEmbedding rotary) { return CheckProfileFits(profile, {{1, 1, 1, 8}, "aa", "llama/1", std::move(rotary)}, nullptr); };
+  EXPECT_TRUE(check({{1.0f, std::nextafter(0.1f, 1.0f), 0.01f}, true}).ok());
+  for (const RotaryEmbedding& other : {RotaryEmbedding{{1.0f, 0.1f, 0.011f}, true}, {{1.0f, 0.1f, 0.01f}, false}, {{1.0f, 0.1f}, true}, {}}) {
+    EXPECT_EQ(check(other).code(), StatusCode::kFailedPrecondition);
+    EXPECT_NE(check(other).message().find("rotary angles"), std::string::npos);
+  }
 }
 
 }  // namespace
