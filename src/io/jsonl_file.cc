@@ -37,7 +37,9 @@ Result<std::string> ReadInflated(const std::filesystem::path& path) {
   int code = Z_OK;
   const char* message = gzerror(file.get(), &code);
   if (code != Z_OK && code != Z_STREAM_END) {
-    return Status(StatusCode::kIoError, path.string() + ": " + (code == Z_ERRNO ? std::strerror(errno) : message));
+    std::string what = code == Z_ERRNO ? std::strerror(errno) : message;
+    if (const std::string place = path.string() + ": "; !what.starts_with(place)) what.insert(0, place);  // zlib names the file, too
+    return Status(StatusCode::kIoError, std::move(what));
   }
   return text;
 }

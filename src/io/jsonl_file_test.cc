@@ -56,6 +56,16 @@ TEST_F(JsonLines, WhatIsWrittenIsReadBackAndAppendedTo) {
   EXPECT_EQ(full->Write({{"a", 1}}).code(), StatusCode::kIoError);
 }
 
+TEST_F(JsonLines, ADamagedCompressedFileIsNamedOnce) {
+  WriteCompressed("{\"a\": \"" + std::string(5000, 'x') + "\"}\n");
+  const auto size = std::filesystem::file_size(path_);
+  std::fstream(path_, std::ios::binary | std::ios::in | std::ios::out).seekp(static_cast<std::streamoff>(size / 2)).write("\xff\xff\xff\xff", 4);
+  const Status status = ReadJsonLines(path_).status();
+  EXPECT_EQ(status.code(), StatusCode::kIoError);
+  EXPECT_TRUE(status.message().starts_with(path_.string() + ": ")) << status.message();
+  EXPECT_EQ(status.message().find(path_.string(), 1), std::string::npos) << status.message();
+}
+
 TEST_F(JsonLines, ErrorsNameFileAndLine) {
   for (const char* text : {"{\"a\": 1}\n[1]\n", "{\"a\": 1}\n{\"a\": \n"}) {
     Write(text);
