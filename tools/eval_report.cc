@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 
 struct ReportArguments {
   engine::EngineOptions engine;
-  std::vector<std::string> methods{"int2:naive", "int2:clip", "int2:hadamard", "int2:oscar", "int2:balanced", "kivi", "q4_0"};
+  std::vector<std::string> methods{"int2:naive", "int2:clip", "int2:hadamard", "int2:oscar", "int2:balanced", "int1:balanced", "kivi", "q4_0"};
   std::string text, code, page = "report.html", work, python = "python3";
   double minutes = 30;
   bool quiet = false;
@@ -110,13 +110,13 @@ Result<nlohmann::ordered_json> MakePlan(const ReportArguments& arguments, const 
   for (const std::string& method : arguments.methods) {
     const bool fits = engine::IsCalibrated(method) && !fs::exists(engine::ModelCache::ProfilePath(engine->model_path(), method));
     inputs.methods.push_back({method, fits});
-    if (!fits) OSCAR_TRY(SetUpMethods("eval", *engine, {method}).status());  // what cannot run is known before minutes of work
+    if (!fits) OSCAR_TRY(SetUpMethods("eval report", *engine, {method}).status());  // what cannot run is known before minutes of work
   }
   OSCAR_ASSIGN_OR_RETURN(const std::vector<ReportStep> steps, PlanReport(inputs, budget));
   double planned = 0;
   for (const ReportStep& step : steps) planned += step.planned_seconds;
   if (planned > 1.5 * budget.seconds) {
-    Warn("eval", fmt::format("--minutes {}: the least that can be measured takes about {:.0f} minutes here", arguments.minutes, planned / 60 + 0.5));
+    Warn("eval report", fmt::format("--minutes {}: the least that can be measured takes about {:.0f} minutes here", arguments.minutes, planned / 60 + 0.5));
   }
   nlohmann::ordered_json plan{{"settings", SettingsOf(arguments)}, {"model", engine->identity().name}, {"version", std::string(kVersion)},
                               {"machine", Machine()}, {"redraw", RedrawCommand(arguments, work)}, {"tokens_per_second", budget.tokens_per_second}};
@@ -175,7 +175,7 @@ Status DrawPage(const ReportArguments& arguments, const fs::path& work) {
   const fs::path said = work / "page.txt";
   OSCAR_ASSIGN_OR_RETURN(const int code, RunProcess({arguments.python, "-c", kReportPageProgram, work.string(), arguments.page}, said));
   if (code != 0) return {StatusCode::kInternal, "--python " + arguments.python + ": the page could not be drawn (exit code " + std::to_string(code) + "); the measurements are in " + work.string()};
-  if (fs::file_size(said) > 0) Warn("eval", "no figures on the page: " + arguments.python + " has no matplotlib");
+  if (fs::file_size(said) > 0) Warn("eval report", "no figures on the page: " + arguments.python + " has no matplotlib");
   return {};
 }
 
@@ -228,7 +228,7 @@ void AddEvalReportCommand(CLI::App& eval, int& exit_code) {
   command->add_flag("-q,--quiet", arguments->quiet, "No progress");
   command->callback([arguments, &exit_code] {
     const Status status = RunReport(*arguments);
-    exit_code = status.ok() ? 0 : Fail("eval", status);
+    exit_code = status.ok() ? 0 : Fail("eval report", status);
   });
 }
 

@@ -145,6 +145,25 @@ def bits_label(row):
     return f"{row['kv']} ({row['bits_per_element']:.2f} bits)"
 
 
+# What one asks of a method: how much less it diverges than another of the same or more bytes.
+PAIRS = [("int2:balanced", "int2:oscar"), ("int2:balanced", "kivi"), ("int1:balanced", "int2:oscar"), ("int1:balanced", "kivi")]
+
+
+def ratio_tables(methods):
+    divergences, perplexities = [], []
+    for window in dict.fromkeys(row["window_tokens"] for row in methods):
+        rows = {row["kv"]: row for row in methods if row["window_tokens"] == window}
+        for method, other in PAIRS:
+            if method in rows and other in rows and rows[other]["kl_mean_nats"] > 0 and rows[method]["kl_mean_nats"] > 0:
+                divergences.append({"window_tokens": window, "method": method, "other": other, "KL_over_KL": rows[method]["kl_mean_nats"] / rows[other]["kl_mean_nats"],
+                                    "times_less": rows[other]["kl_mean_nats"] / rows[method]["kl_mean_nats"]})
+        exact = next((row for name, row in rows.items() if name.startswith("exact")), None)
+        if exact:
+            perplexities += [{"window_tokens": window, "method": name, "perplexity_over_exact": row["perplexity"] / exact["perplexity"]}
+                             for name, row in rows.items() if row is not exact]
+    return table_of(divergences, "Divergence of a method against that of another") + table_of(perplexities, "Perplexity against that of the exact cache")
+
+
 def kl_section(figures, report):
     methods = [row for row in report["methods"] if row.get("kl_mean_nats", 0) > 0]
     parts = []
@@ -155,6 +174,7 @@ def kl_section(figures, report):
         parts.append(figures.lines([("kl_mean_nats", "KL, nats per token"), ("perplexity", "perplexity")], ("first_position", "kv"), buckets,
                                    "By position in the window.", columns=2))
     parts.append(table_of(report["methods"]))
+    parts.append(ratio_tables(report["methods"]))
     parts.append(folded("By position", table_of(report.get("buckets", []))))
     return "".join(parts)
 
