@@ -18,6 +18,7 @@
 #include "tools/command_line.h"
 #include "tools/subcommands.h"
 #include "tools/terminal.h"
+#include "tools/validators.h"
 
 namespace oscar::tools {
 namespace {
@@ -102,7 +103,7 @@ void AddOptions(CLI::App& command, BenchArguments& arguments) {
     command
         .add_option("--load-format", arguments.engine.load_format,
                     "gguf, or dummy: -m names a published shape (qwen3-8b, ...), its weights are random (default: gguf)")
-        ->transform(CLI::CheckedTransformer(formats).description(""))
+        ->transform(OneOf(formats))
         ->type_name("gguf|dummy");
   }
   AddPeerOptions(command, arguments.peers);

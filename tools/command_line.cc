@@ -1,4 +1,5 @@
 #include "tools/command_line.h"
+#include "tools/validators.h"
 
 #include <algorithm>
 #include <CLI/CLI.hpp>
@@ -38,7 +39,7 @@ void AddModelOptions(CLI::App& app, engine::EngineOptions& options) {
                                                                   {"f32", engine::WeightPrecision::kF32}};
   app.add_option("--weights", options.weights,
                  "Weights as stored, or widened to f32: several times larger, but free of the 8-bit rounding of activations that stored weights bring")
-      ->transform(CLI::CheckedTransformer(precisions).description(""))
+      ->transform(OneOf(precisions))
       ->default_str("stored")
       ->type_name("stored|f32");
 }
@@ -46,12 +47,12 @@ void AddModelOptions(CLI::App& app, engine::EngineOptions& options) {
 void AddDeviceOption(CLI::App& app, engine::EngineOptions& options) {
   const std::map<std::string, engine::Device> devices = {{"cpu", engine::Device::kCpu}, {"cuda", engine::Device::kCuda}};
   app.add_option("--device", options.device, "Where to compute: cpu, or cuda in builds with OSCAR_CUDA (default: cpu)")
-      ->transform(CLI::CheckedTransformer(devices).description(""))
+      ->transform(OneOf(devices))
       ->type_name("cpu|cuda");
 }
 
 void AddContextOption(CLI::App& app, engine::EngineOptions& options) {
-  app.add_option("-c,--ctx", options.context, "Context in tokens (default: 4096, or what the model was trained for if less)")
+  app.add_option("-c,--ctx", options.context, "Context in tokens (default, and 0: 4096, or what the model was trained for if less)")
       ->type_name("TOKENS");
 }
 
@@ -118,7 +119,7 @@ void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params) {
   app.add_option("--frequency-penalty", params.frequency_penalty, "-2 to 2")->capture_default_str()->type_name("X");
   app.add_option("--penalty-tokens", params.penalty_tokens, "Last tokens the penalties look at; 0: all")->capture_default_str()->type_name("N");
   app.add_option("--seed", params.seed, "Seed of the draws (default: from the system; printed)")
-      ->check(CLI::NonNegativeNumber)
+      ->check(Seed())
       ->type_name("N");
 }
 

@@ -131,7 +131,7 @@ Status Evaluate(const EvalArguments& arguments) {
   for (const int window : lengths) OSCAR_TRY(CheckEvalWindow(window, trained));
   if (arguments.windows < 0) return {StatusCode::kInvalidArgument, "--windows must be 0 (all) or positive"};
   if (arguments.buckets < 0) return {StatusCode::kInvalidArgument, "--buckets must be 0 (none) or positive"};
-  OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> setups, SetUpMethods("eval", *engine, arguments.methods));
+  OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> setups, SetUpMethods(arguments.compare ? "eval kl" : "eval ppl", *engine, arguments.methods));
   OSCAR_ASSIGN_OR_RETURN(const engine::TextSource source, ReadEvalText(arguments.text));
   OSCAR_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, engine::TokenizeSource(engine->tokenizer(), source, kMaxEvalTextBytes, *std::max_element(lengths.begin(), lengths.end())));
   CatchInterrupts();
@@ -176,7 +176,7 @@ void AddOne(CLI::App& eval, const char* name, const char* description, bool comp
   command->callback([arguments, command, &exit_code] {
     arguments->by_position = command->count("--buckets") > 0 && arguments->buckets > 0;
     const Status status = Evaluate(*arguments);
-    exit_code = status.ok() ? 0 : Fail("eval", status);
+    exit_code = status.ok() ? 0 : Fail(arguments->compare ? "eval kl" : "eval ppl", status);
   });
 }
 

@@ -100,7 +100,7 @@ void AddEvalAblationCommand(CLI::App& eval, int& exit_code) {
   command->add_option("--calibration-tokens", arguments->calibration_tokens, "Tokens of the fit (default: 8192)")->type_name("N");
   command->callback([arguments, &exit_code] {
     const Status status = RunAblationCommand(*arguments);
-    exit_code = status.ok() ? 0 : Fail("eval", status);
+    exit_code = status.ok() ? 0 : Fail("eval ablation", status);
   });
 }
 

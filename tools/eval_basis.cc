@@ -79,7 +79,7 @@ engine::Table SpectrumTable(const engine::BasisReport& report) {
 
 Status RunBasisCommand(const EvalTextArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const EvalText text, OpenEvalText(arguments, std::nullopt));
-  OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> setups, SetUpMethods("eval", *text.engine, arguments.methods));
+  OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> setups, SetUpMethods("eval basis", *text.engine, arguments.methods));
   CatchInterrupts();
   OSCAR_ASSIGN_OR_RETURN(const engine::BasisReport report,
                          engine::RunBasis(*text.engine, setups, text.tokens, text.plan, ProgressControl("basis", arguments.quiet)));
@@ -110,7 +110,7 @@ void AddEvalBasisCommand(CLI::App& eval, int& exit_code) {
   AddEvalTextOptions(*command, *arguments, ScoreOption::kAbsent);
   command->callback([arguments, &exit_code] {
     const Status status = RunBasisCommand(*arguments);
-    exit_code = status.ok() ? 0 : Fail("eval", status);
+    exit_code = status.ok() ? 0 : Fail("eval basis", status);
   });
 }
 

@@ -61,7 +61,7 @@ engine::Table LogitTable(const engine::ErrorChainReport& report) {
 
 Status RunErrorChainCommand(const EvalTextArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(const EvalText text, OpenEvalText(arguments, kDefaultSampled));
-  OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> setups, SetUpMethods("eval", *text.engine, arguments.methods));
+  OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> setups, SetUpMethods("eval error-chain", *text.engine, arguments.methods));
   CatchInterrupts();
   OSCAR_ASSIGN_OR_RETURN(const engine::ErrorChainReport report,
                          engine::RunErrorChain(*text.engine, setups, text.tokens, text.plan, ProgressControl("error-chain", arguments.quiet)));
@@ -96,7 +96,7 @@ void AddEvalErrorChainCommand(CLI::App& eval, int& exit_code) {
   AddEvalTextOptions(*command, *arguments, ScoreOption::kSampled);
   command->callback([arguments, &exit_code] {
     const Status status = RunErrorChainCommand(*arguments);
-    exit_code = status.ok() ? 0 : Fail("eval", status);
+    exit_code = status.ok() ? 0 : Fail("eval error-chain", status);
   });
 }
 

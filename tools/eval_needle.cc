@@ -17,6 +17,7 @@
 #include "tools/eval_text.h"
 #include "tools/subcommands.h"
 #include "tools/terminal.h"
+#include "tools/validators.h"
 
 namespace oscar::tools {
 namespace {
@@ -127,7 +128,7 @@ Status RunNeedle(const NeedleArguments& arguments) {
   OSCAR_TRY(CheckArguments(arguments, *engine));
   OSCAR_ASSIGN_OR_RETURN(const engine::TextSource text, ReadEvalText(arguments.text));
   OSCAR_ASSIGN_OR_RETURN(engine::RetrievalSources sources, ReadSources(arguments, text));
-  OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> methods, SetUpMethods("eval", *engine, arguments.methods));
+  OSCAR_ASSIGN_OR_RETURN(const std::vector<engine::KvSetup> methods, SetUpMethods("eval needle", *engine, arguments.methods));
   std::optional<io::JsonLinesWriter> records;
   if (!arguments.records.empty()) {
     const std::filesystem::path inputs[] = {engine->model_path(), arguments.text, arguments.squad, arguments.hotpotqa};
@@ -181,7 +182,7 @@ void AddEvalNeedleCommand(CLI::App& eval, int& exit_code) {
   command->add_option("--samples", arguments->samples, "Items per task and length")->capture_default_str()->type_name("N");
   command->add_option("--texts", arguments->texts, "codes: texts per length")->capture_default_str()->type_name("N");
   command->add_option("--codes", arguments->codes, "codes: codes per text")->capture_default_str()->type_name("N");
-  command->add_option("--seed", arguments->seed, "Seed of everything drawn")->capture_default_str()->type_name("N");
+  command->add_option("--seed", arguments->seed, "Seed of everything drawn")->check(Seed())->capture_default_str()->type_name("N");
   command->add_option("--text", arguments->text, "Prose that hides the needles: file or folder (default: the text built into the program)")
       ->type_name("PATH");
   command->add_option("--squad", arguments->squad, "Questions for qa_1: a file in SQuAD's layout")->type_name("FILE");
@@ -191,7 +192,7 @@ void AddEvalNeedleCommand(CLI::App& eval, int& exit_code) {
   command->add_flag("-q,--quiet", arguments->quiet, "No progress");
   command->callback([arguments, &exit_code] {
     const Status status = RunNeedle(*arguments);
-    exit_code = status.ok() ? 0 : Fail("eval", status);
+    exit_code = status.ok() ? 0 : Fail("eval needle", status);
   });
 }
 

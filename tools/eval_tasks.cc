@@ -65,7 +65,7 @@ Status RunTaskSuite(const TaskArguments& arguments) {
   OSCAR_ASSIGN_OR_RETURN(request.items, engine::ReadTaskItems(*suite, arguments.data, arguments.sampling.seed.value_or(0)));
   request.items = Spread(std::move(request.items), arguments.limit);
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(arguments.engine));
-  OSCAR_ASSIGN_OR_RETURN(request.methods, SetUpMethods("eval", *engine, arguments.methods));
+  OSCAR_ASSIGN_OR_RETURN(request.methods, SetUpMethods("eval tasks", *engine, arguments.methods));
   request.samples = arguments.samples;
   request.sampling = arguments.sampling;
   request.max_tokens = arguments.max_tokens;
@@ -115,7 +115,7 @@ void AddEvalTasksCommand(CLI::App& eval, int& exit_code) {
   command->add_flag("-q,--quiet", arguments->quiet, "No progress");
   command->callback([arguments, &exit_code] {
     const Status status = RunTaskSuite(*arguments);
-    exit_code = status.ok() ? 0 : Fail("eval", status);
+    exit_code = status.ok() ? 0 : Fail("eval tasks", status);
   });
 }
 

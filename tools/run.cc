@@ -104,6 +104,7 @@ class RunSession {
       messages_.push_back({.role = "assistant", .content = answer->text});
       ClearInterrupt();
     }
+    if (Interrupted()) return {StatusCode::kCancelled, "interrupted"};
     return {};
   }
 

@@ -91,7 +91,8 @@ class CommandLine(ErrorCase):
     def test_bad_values_are_refused_before_the_model_is_opened(self):
         for args, part in ((["--sink", "65"], "--sink 65"), (["--recent", "-64"], "--recent -64"), (["-t", "-1"], "--threads -1"),
                            (["-c", "-5"], "--ctx -5"), (["--temperature", "-1"], "temperature"), (["--top-p", "2"], "top_p"), (["-n", "-1"], "--max-tokens -1"),
-                           (["--stop", ""], "--stop"), (["--seed", "-1"], "--seed")):
+                           (["--stop", ""], "--stop"), (["--seed", "-1"], "--seed"), (["--seed", "18446744073709551616"], "18446744073709551616"),
+                           (["--weights", "f16"], '"f16": must be one of f32, stored'), (["--device", "gpu"], "cpu, cuda")):
             self.assert_one_line_error(run("run", "-m", "x", "-p", "hi", *args), 2, part)
 
 
@@ -184,8 +185,8 @@ class DefaultModel(ErrorCase):
         self.assertEqual(re.search(statistics, chat.read_until("\n> ")).group(3), "cancelled")
         chat.type("Say hello.\n")
         self.assertNotEqual(re.search(statistics, chat.read_until("\n> ")).group(3), "cancelled")
-        chat.type("\x04")
-        self.assertEqual(chat.exit_code(), 0)
+        chat.type("\x03")  # while nothing is answered
+        self.assertEqual(chat.exit_code(), 130)
 
     def test_stop_strings_end_the_answer_and_are_not_printed(self):
         result = run("run", "-m", self.model, "--raw", "-p", "1, 2, 3, 4, 5,", "--temperature", "0", "-n", "40", "--stop", "9", "-q")
@@ -350,6 +351,7 @@ class DefaultModel(ErrorCase):
         kl = {row["kv"]: row for row in json.loads((work / "kl_prose.json").read_text())["methods"]}
         for key in ("kl_mean_nats", "bits_per_element", "perplexity"):
             self.assertIn(f"<td>{kl['int2:balanced'][key]:.4g}</td>", content)
+        self.assertIn(f"<td>{kl['int2:balanced']['perplexity'] / kl['exact (bf16)']['perplexity']:.4g}</td>", content)
         self.assertEqual("<svg" in content, "no matplotlib" not in result.stderr)
         self.assertEqual("has no matplotlib" in content, "no matplotlib" in result.stderr)
         page.unlink()
@@ -404,6 +406,7 @@ class DefaultModel(ErrorCase):
 
     def test_calibrate_refuses_what_it_could_not_finish_before_it_begins(self):
         self.assert_one_line_error(run("calibrate", "-m", self.model, "--tokens", "1"), 2, "--tokens 1")
+        self.assert_one_line_error(run("calibrate", "-m", self.model, "--window", "63"), 2, "--window 63", "64")
         self.assert_one_line_error(run("calibrate", "-m", self.model, "-o", self.folder), 2, str(self.folder))
         self.assert_one_line_error(run("calibrate", "-m", self.model, "-o", "/nonexistent/p"), 1, "/nonexistent")
 
@@ -504,7 +507,7 @@ class DefaultModel(ErrorCase):
     def test_eval_needle_refuses_what_it_cannot_do(self):
         for args, code, parts in ((["--task", "fly"], 2, ["--task", "fly", "niah_single_1"]), (["--task", "qa_1"], 1, ["qa_1", "--squad"]),
                                   (["--lengths", "100"], 2, ["100", "codes"]), (["--lengths", "100000"], 2, ["--lengths 100000"]),
-                                  (["--codes", "0"], 2, ["--codes 0"]), (["--task", "cwe", "--lengths", "64"], 2, ["cwe", "64"]),
+                                  (["--codes", "0"], 2, ["--codes 0"]), (["--seed=-3"], 2, ["--seed", "-3"]), (["--task", "cwe", "--lengths", "64"], 2, ["cwe", "64"]),
                                   (["--task", "vt", "--records", "/nonexistent/x"], 1, ["/nonexistent/x"])):
             self.assert_one_line_error(run("eval", "needle", "-m", self.model, "--kv", "bf16", *args), code, *parts)
 

@@ -156,8 +156,9 @@ Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& r
   if (!IsCalibrated(request.method)) {
     return {StatusCode::kUnsupported, request.method + " takes no calibration (calibrated methods: int2:balanced, int1:balanced, int2:oscar)"};
   }
-  if (request.num_tokens < 1 || request.window_tokens < 1) {
-    return {StatusCode::kInvalidArgument, "--tokens and --window must be positive"};
+  if (request.window_tokens < kPageTokens) {
+    return {StatusCode::kInvalidArgument, "--window " + std::to_string(request.window_tokens) + ": at least " + std::to_string(kPageTokens) +
+                                              ", since attention over fewer tokens says nothing of a long context"};
   }
   const ModelConfig& config = engine.model().config();
   const int64_t least = 8 * config.kv.head_dim;  // method.md 2.7
