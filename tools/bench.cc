@@ -85,7 +85,7 @@ const CLI::Option* FirstGiven(const CLI::App& command) {
 void AddOptions(CLI::App& command, BenchArguments& arguments) {
   const SpeedPart part = arguments.request.part;
   AddModelOptions(command, arguments.engine);
-  if (part != SpeedPart::kDecode) AddDeviceOption(command, arguments.engine);  // its cache is filled with rows of this process
+  AddDeviceOption(command, arguments.engine);
   AddMethodsOptions(command, arguments.methods, arguments.engine, "interleaved in one run");
   AddWindowOptions(command, arguments.engine);
   command.add_option("--contexts", arguments.request.contexts, part == SpeedPart::kPrefill ? "Lengths of prompts, ascending" : "Context lengths, ascending")
@@ -98,14 +98,12 @@ void AddOptions(CLI::App& command, BenchArguments& arguments) {
   } else {
     command.add_option("--repeats", arguments.request.repeats, "Prompts timed at each length, of which the median counts")->capture_default_str()->type_name("N");
   }
-  if (part != SpeedPart::kDecode) {
-    const std::map<std::string, engine::LoadFormat> formats = {{"gguf", engine::LoadFormat::kGguf}, {"dummy", engine::LoadFormat::kDummy}};
-    command
-        .add_option("--load-format", arguments.engine.load_format,
-                    "gguf, or dummy: -m names a published shape (qwen3-8b, ...), its weights are random (default: gguf)")
-        ->transform(OneOf(formats))
-        ->type_name("gguf|dummy");
-  }
+  const std::map<std::string, engine::LoadFormat> formats = {{"gguf", engine::LoadFormat::kGguf}, {"dummy", engine::LoadFormat::kDummy}};
+  command
+      .add_option("--load-format", arguments.engine.load_format,
+                  "gguf, or dummy: -m names a published shape (qwen3-8b, ...), its weights are random (default: gguf)")
+      ->transform(OneOf(formats))
+      ->type_name("gguf|dummy");
   AddPeerOptions(command, arguments.peers);
   command.add_flag("--processor-time", arguments.processor_time,
                    "Time of the processor instead of the wall: for one thread on a machine with other work");

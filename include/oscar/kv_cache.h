@@ -59,6 +59,24 @@ struct SegmentTokens {
 
 using SequenceId = int32_t;
 
+// What queries and keys of a recorded step still need before attention: each head over its root mean square times a gain (QK norm),
+// then RoPE. Memory of the device.
+struct HeadTurn {
+  const float* query_gain = nullptr;  // [d]; null: no norm
+  const float* key_gain = nullptr;    // [d]
+  float epsilon = 0;
+  const float* turns = nullptr;       // cosine and sine of each rotary pair of each row [rows, pairs, 2]; null: no RoPE
+  int pairs = 0;                      // <= d / 2; further dimensions are not turned
+  bool halves = false;                // pairs (i, i + pairs) instead of (2 i, 2 i + 1)
+};
+
+// Rows of a recorded step in one layer, one of each sequence.
+struct RecordedRows {
+  RowsView<const float> queries;       // [sequences, num_query_heads, d] f32
+  RowsView<const float> keys, values;  // [sequences, num_kv_heads, d]
+  HeadTurn turn;
+};
+
 class PrefixCache;
 
 class KvCache {
@@ -97,10 +115,10 @@ class KvCache {
   // Recorded steps, for a device whose launches can be kept and run again. PrepareRecordedStep sees to all that the launches of a step
   // read, if each of these sequences has one token reserved and no page is demoted, and returns a number that names the launches:
   // those of another step with the same number are the same. 0: not such a step, or not such a cache. Then either
-  // AppendRecorded (rows of all these sequences, one after the other) and Attend for each layer, or NoteReplay where the launches of
-  // such calls are run again. Nothing else is called before Commit.
+  // AttendRecorded for each layer, which appends and attends, or NoteReplay where the launches of such calls are run again. Nothing
+  // else is called before Commit.
   virtual Result<uint64_t> PrepareRecordedStep(std::span<const SequenceId> /*sequences*/) { return uint64_t{0}; }
-  virtual Status AppendRecorded(int /*layer*/, RowsView<const float> /*keys*/, RowsView<const float> /*values*/) {
+  virtual Status AttendRecorded(int /*layer*/, float /*scale*/, const RecordedRows& /*rows*/, RowsView<float> /*out*/) {
     return {StatusCode::kFailedPrecondition, "no recorded step was prepared"};
   }
   virtual Status NoteReplay() { return {StatusCode::kFailedPrecondition, "no recorded step was prepared"}; }

@@ -25,7 +25,7 @@ struct Runner {
   std::unique_ptr<KvCache> cache;
   std::vector<SequenceId> sequences;
   PeerProcess* peer = nullptr;
-  std::vector<float> logits;
+  std::vector<int32_t> best;      // tokens of the step before
   int64_t resident_bytes = 0;     // added by what this side of ours did
   double prefill_seconds = 0;     // since it was last noted
   std::vector<double> prefill_times, decode_times;
@@ -61,7 +61,7 @@ Result<double> TimedStep(Engine& engine, Runner& runner, std::span<const Sequenc
     for (const SequenceId sequence : sequences) steps.push_back({sequence, tokens, false});
     const auto start = std::chrono::steady_clock::now();
     const double processor_start = ProcessorSeconds();
-    OSCAR_TRY(engine.model().Forward(steps, *runner.cache, &runner.logits));
+    OSCAR_TRY(engine.model().ForwardGreedy(steps, *runner.cache, &runner.best));
     seconds = {std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), ProcessorSeconds() - processor_start};
   }
   return clock == StepClock::kWall ? seconds.wall : seconds.processor;
@@ -192,7 +192,8 @@ class SpeedRun {
  private:
   // What the first step of a process costs, weights that are read for the first time and threads, belongs to no side.
   Status WarmUp() {
-    const int count = request_.part == SpeedPart::kDecode ? 1 : std::min(kMaxStepTokens, request_.contexts.front());
+    int count = std::min(kMaxStepTokens, request_.contexts.front());
+    if (request_.part == SpeedPart::kDecode) count = is_on_device() ? static_cast<int>(std::min<size_t>(kMaxStepTokens, tokens_.size())) : 1;
     Runner ours;
     OSCAR_ASSIGN_OR_RETURN(ours.cache, engine_.NewCache(request_.methods.front(), kMaxStepTokens));
     OSCAR_ASSIGN_OR_RETURN(const SequenceId sequence, ours.cache->NewSequence());
@@ -250,7 +251,10 @@ class SpeedRun {
       OSCAR_TRY(request_.control.CheckCancelled());
       if (runner.peer != nullptr) OSCAR_TRY(runner.peer->Fill(context));
       const ResidentGrowth growth(runner);
-      for (const SequenceId sequence : runner.sequences) OSCAR_TRY(FillSequence(*runner.cache, sequence, context, rows));
+      for (const SequenceId sequence : runner.sequences) {
+        OSCAR_TRY(is_on_device() ? engine_.model().FillCache(sequence, context - runner.cache->length(sequence), *runner.cache)
+                                 : FillSequence(*runner.cache, sequence, context, rows));
+      }
     }
     at_ = context;
     return {};
@@ -275,6 +279,9 @@ class SpeedRun {
     }
     return {};
   }
+
+  // Rows of this process are no rows for its cache; a warm-up of many tokens leaves some there.
+  bool is_on_device() const { return engine_.options().device != Device::kCpu; }
 
   void Report(int tokens) { request_.control.Report(done_ += tokens, total_); }
 

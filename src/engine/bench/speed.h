@@ -22,7 +22,7 @@ enum class StepClock { kWall, kProcessor };
 enum class SpeedPart {
   kBoth,     // a text is prefilled from context to context, and decoding is timed at each
   kPrefill,  // each context from an empty cache, several times
-  kDecode,   // the cache is filled with random rows and peers with copies of some tokens: only decoding costs time
+  kDecode,   // the cache is filled with random rows (on a device, those of a step before) and peers with copies of some tokens: only decoding costs time
 };
 
 struct SpeedRequest {
@@ -37,7 +37,7 @@ struct SpeedRequest {
   RunControl control;
 };
 
-// In seconds: of decode steps of the batch, or of whole prompts of all its sequences.
+// In seconds: of decode steps of the batch, the greedy choice of its tokens included, or of whole prompts of all its sequences.
 struct StepTimes {
   double min = 0, median = 0, max = 0;
 };

@@ -65,7 +65,7 @@ struct StepBatch {
   RowsView<float> queries, keys, values, attention;  // memory of the slots, [rows, heads, d]
   RowsView<float> hidden;                            // [rows, 1, hidden]
   AttentionObserver* observer = nullptr;
-  bool is_recorded = false;                          // AppendRecorded in place of Append
+  bool is_recorded = false;                          // AttendRecorded in place of Append and Attend
 };
 
 struct ModelArch {

@@ -28,7 +28,7 @@ void AttentionBlock(const ModelContext& model, const LayerWeights& layer, Tensor
   ops.Store(value, Slot::kValue);
 }
 
-Status Attend(const ModelContext& model, const StepBatch& batch, int layer, KvCache& cache) {
+Status Attend(const ModelContext& model, const StepBatch& batch, int layer, const HeadTurn& turn, KvCache& cache) {
   const auto read_only = [](const RowsView<float>& rows) {
     return RowsView<const float>{rows.data, rows.num_tokens, rows.num_heads, rows.head_dim, rows.token_stride, rows.head_stride};
   };
@@ -39,12 +39,12 @@ Status Attend(const ModelContext& model, const StepBatch& batch, int layer, KvCa
     const RowsView<float> part = rows.Slice(first, count);
     return RowsView<const float>{part.data, part.num_tokens, part.num_heads, part.head_dim, part.token_stride, part.head_stride};
   };
-  int first = 0;
   if (batch.is_recorded) {
-    first = static_cast<int>(batch.sequences.size());
-    OSCAR_TRY(cache.AppendRecorded(layer, rows_of(batch.keys, 0, first), rows_of(batch.values, 0, first)));
+    const RecordedRows rows = {read_only(batch.queries), read_only(batch.keys), read_only(batch.values), turn};
+    return cache.AttendRecorded(layer, model.config.attention_scale, rows, batch.attention);
   }
-  for (size_t i = 0; !batch.is_recorded && i < batch.sequences.size(); ++i) {
+  int first = 0;
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const int count = batch.num_rows[i];
     OSCAR_TRY(cache.Append(batch.sequences[i], layer, rows_of(batch.keys, first, count), rows_of(batch.values, first, count)));
     first += count;

@@ -11,8 +11,8 @@ namespace oscar::engine {
 void AttentionBlock(const ModelContext& model, const LayerWeights& layer, Tensor x, Ops& ops);
 
 // Attention of all layers' rows through the cache: appends K and V of each sequence, then attends; slot kQuery in, slot
-// kAttention out. The observer sees both.
-Status Attend(const ModelContext& model, const StepBatch& batch, int layer, KvCache& cache);
+// kAttention out. The observer sees both. `turn`: of Ops::TakeTurn, in a recorded step.
+Status Attend(const ModelContext& model, const StepBatch& batch, int layer, const HeadTurn& turn, KvCache& cache);
 
 // Records the output projection of `attention` (with bias) added to the residual x.
 Tensor AttentionOutput(const LayerWeights& layer, Tensor attention, Tensor x, Ops& ops);

@@ -53,7 +53,7 @@ Status ForwardDenseDecoder(const ModelContext& model, const StepBatch& batch, Op
     if (ops.Begin(key)) RecordSegment(model, segment, ops);
     OSCAR_TRY(ops.Submit());
     OSCAR_TRY(ShowHidden(batch, segment, num_layers));
-    if (segment < num_layers) OSCAR_TRY(Attend(model, batch, segment, cache));
+    if (segment < num_layers) OSCAR_TRY(Attend(model, batch, segment, ops.TakeTurn(), cache));
   }
   return {};
 }

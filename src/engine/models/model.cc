@@ -133,10 +133,42 @@ class LoadedModel final : public Model {
 
   Status Forward(std::span<const StepSequence> batch, KvCache& cache, std::vector<float>* logits,
                  AttentionObserver* observer) override {
+    return Step(batch, cache, {logits, nullptr}, observer);
+  }
+  Status ForwardGreedy(std::span<const StepSequence> batch, KvCache& cache, std::vector<int32_t>* tokens) override {
+    return Step(batch, cache, {nullptr, tokens}, nullptr);
+  }
+  Status FillCache(SequenceId sequence, int num_tokens, KvCache& cache) override {
+    const KvShape& kv = context_.config.kv;
+    while (num_tokens > 0) {
+      const int count = std::min({num_tokens, cache.config().max_step_tokens, kMaxStepTokens});
+      const RowsView<const float> keys = PackedRows<const float>(keys_, count, kv.num_kv_heads, kv.head_dim);
+      const RowsView<const float> values = PackedRows<const float>(values_, count, kv.num_kv_heads, kv.head_dim);
+      OSCAR_TRY(cache.Reserve(sequence, count));
+      Status appended;
+      for (int layer = 0; layer < kv.num_layers && appended.ok(); ++layer) appended = cache.Append(sequence, layer, keys, values);
+      if (appended.ok()) appended = cache.Commit(sequence, count);
+      if (!appended.ok()) {
+        cache.Abandon(sequence);
+        return appended;
+      }
+      num_tokens -= count;
+    }
+    return {};
+  }
+
+ private:
+  // What a step is run for; both null: nothing but the cache.
+  struct Wanted {
+    std::vector<float>* logits;
+    std::vector<int32_t>* best;
+  };
+
+  Status Step(std::span<const StepSequence> batch, KvCache& cache, const Wanted& wanted, AttentionObserver* observer) {
     OSCAR_TRY(Flatten(batch, cache));
     std::optional<HostRows> host_rows;
     if (observer != nullptr && !ops_->slots_on_host() && !observer->takes_device_rows()) observer = &host_rows.emplace(*ops_, *observer);
-    batch_.wants_logits = logits != nullptr;
+    batch_.wants_logits = wanted.logits != nullptr || wanted.best != nullptr;
     batch_.observer = observer;
     for (size_t i = 0; i < batch.size(); ++i) {
       if (const Status reserved = cache.Reserve(batch_.sequences[i], batch_.num_rows[i]); !reserved.ok()) {
@@ -146,7 +178,7 @@ class LoadedModel final : public Model {
       const int first_position = cache.length(batch_.sequences[i]);
       for (int row = 0; row < batch_.num_rows[i]; ++row) batch_.positions.push_back(first_position + row);
     }
-    if (const Status run = Run(cache, logits); !run.ok()) {
+    if (const Status run = Run(cache, wanted); !run.ok()) {
       Abandon(cache, batch.size());
       return run;
     }
@@ -161,7 +193,6 @@ class LoadedModel final : public Model {
     return {};
   }
 
- private:
   // Fills batch_ except the positions, and checks what the caller gave.
   Status Flatten(std::span<const StepSequence> batch, const KvCache& cache) {
     const ModelConfig& config = context_.config;
@@ -213,21 +244,39 @@ class LoadedModel final : public Model {
     return {};
   }
 
-  Status Run(KvCache& cache, std::vector<float>* logits) {
+  Status Run(KvCache& cache, const Wanted& wanted) {
     const auto vocab_size = static_cast<size_t>(context_.config.vocab_size);
-    if (logits != nullptr) {
-      logits->resize(batch_.output_rows.size() * vocab_size);
-      ops_->Bind(Slot::kLogits, logits->data());
-    }
+    std::vector<float>* const logits = wanted.best != nullptr && ops_->slots_on_host() ? &greedy_logits_ : wanted.logits;
+    if (logits != nullptr) logits->resize(batch_.output_rows.size() * vocab_size);
+    if (batch_.wants_logits) ops_->Bind(Slot::kLogits, logits != nullptr ? logits->data() : nullptr);
     ops_->SetInputs(batch_.tokens, batch_.positions, batch_.output_rows);
     OSCAR_TRY(RunLayers(cache));
-    if (logits == nullptr) return {};
+    if (logits == nullptr) return wanted.best != nullptr ? ReadBest(*wanted.best) : Status();
     if (const int64_t bad = FirstNonFinite(*logits); bad >= 0) {
-      const auto row = static_cast<size_t>(batch_.output_rows[static_cast<size_t>(bad) / vocab_size]);
-      return {StatusCode::kNonFinite, "logit " + std::to_string(static_cast<size_t>(bad) % vocab_size) + " at position " +
-                                          std::to_string(batch_.positions[row]) + " is not finite"};
+      return NonFinite(static_cast<size_t>(bad) / vocab_size, static_cast<size_t>(bad) % vocab_size);
+    }
+    if (wanted.best == nullptr) return {};
+    wanted.best->clear();
+    for (auto row = logits->cbegin(); row != logits->cend(); row += static_cast<std::ptrdiff_t>(vocab_size)) {
+      wanted.best->push_back(static_cast<int32_t>(std::max_element(row, row + static_cast<std::ptrdiff_t>(vocab_size)) - row));
     }
     return {};
+  }
+
+  Status ReadBest(std::vector<int32_t>& tokens) {
+    std::vector<BestLogit> best(batch_.output_rows.size());
+    OSCAR_TRY(ops_->BestLogits(best));
+    tokens.clear();
+    for (size_t row = 0; row < best.size(); ++row) {
+      if (!best[row].is_finite) return NonFinite(row, static_cast<size_t>(best[row].token));
+      tokens.push_back(best[row].token);
+    }
+    return {};
+  }
+
+  Status NonFinite(size_t output_row, size_t token) const {
+    const auto row = static_cast<size_t>(batch_.output_rows[output_row]);
+    return {StatusCode::kNonFinite, "logit " + std::to_string(token) + " at position " + std::to_string(batch_.positions[row]) + " is not finite"};
   }
 
   // A step of single tokens is one recording where the device keeps such.
@@ -255,6 +304,7 @@ class LoadedModel final : public Model {
   std::unique_ptr<Ops> ops_;
   float *hidden_ = nullptr, *queries_ = nullptr, *keys_ = nullptr, *values_ = nullptr, *attention_ = nullptr;
   StepBatch batch_;  // kept, so that a step does not allocate
+  std::vector<float> greedy_logits_;
 };
 
 template <class Weights>

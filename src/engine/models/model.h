@@ -99,6 +99,12 @@ class Model {
   // given twice; kFailedPrecondition for a cache of another shape; kNonFinite naming the position of a logit; else as KvCache.
   virtual Status Forward(std::span<const StepSequence> batch, KvCache& cache, std::vector<float>* logits,
                          AttentionObserver* observer = nullptr) = 0;
+  // The same with the token of the largest logit in place of each row of logits, the lowest at equals; where the model computes on a
+  // device, logits do not leave it.
+  virtual Status ForwardGreedy(std::span<const StepSequence> batch, KvCache& cache, std::vector<int32_t>* tokens) = 0;
+  // For measurements of speed: lengthens a sequence by num_tokens tokens that were not computed, in steps of up to
+  // cache.config().max_step_tokens. Their K and V in all layers are rows of the steps before, of which one had kMaxStepTokens tokens.
+  virtual Status FillCache(SequenceId sequence, int num_tokens, KvCache& cache) = 0;
 };
 
 inline constexpr int kMaxStepTokens = 512;

@@ -2,13 +2,18 @@
 // in the folder OSCAR_TEST_MODELS.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
+#include <random>
 
 #include "src/base/cuda_memory.h"
 #include "src/engine/models/model.h"
 #include "src/engine/text/tokenizer.h"
+#include "src/testing/tiny_model.h"
 
 namespace oscar::engine {
 namespace {
@@ -36,6 +41,12 @@ double Divergence(const float* p, const float* q, int size) {
   return kl;
 }
 
+double SquaresOf(const std::vector<double>& x) {
+  double sum = 0;
+  for (const double value : x) sum += value * value;
+  return sum;
+}
+
 struct Side {
   std::unique_ptr<Model> model;
   std::unique_ptr<KvCache> cache;
@@ -46,7 +57,7 @@ struct Side {
     cache.reset();
     const KvMethod parsed = *ParseKvMethod(method);
     CodecProfile profile = *DataFreeProfile(method, model->config().kv, model->rotary());
-    auto made = model->NewCache(parsed, std::move(profile), {.shape = model->config().kv, .max_tokens = 2048});
+    auto made = model->NewCache(parsed, std::move(profile), {.shape = model->config().kv, .max_tokens = 2048, .max_sequences = 2});
     ASSERT_TRUE(made.ok()) << made.status().message();
     cache = std::move(made).value();
     sequence = *cache->NewSequence();
@@ -117,6 +128,51 @@ TEST_P(CudaModelTest, DistributionsAndGreedyTokensAreThoseOfTheCpu) {
       device.Forward({&b, 1}, false);
     }
     std::printf("%s %s: the first %d of 64 greedy tokens are equal\n", GetParam(), method, equal);
+  }
+}
+
+// Single tokens of two sequences: the first steps run segment by segment, the others as one recording, in which norm and RoPE of Q and K
+// are the cache's. Every other step takes the best tokens only.
+TEST(CudaTinyModel, LogitsAndBestTokensAreThoseInDouble) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
+  for (const char* const architecture : {"llama", "qwen2", "qwen3"}) {
+    SCOPED_TRACE(architecture);
+    testing::TinyModelOptions options;
+    options.architecture = architecture;
+    const testing::TinyModel tiny(options);
+    const auto path = std::filesystem::path(::testing::TempDir()) / ("oscar_tiny_" + std::to_string(::getpid()) + ".gguf");
+    tiny.WriteTo(path);
+    Side side;
+    side.model = std::move(Model::Load(path, 1, Device::kCuda)).value();
+    std::filesystem::remove(path);
+    side.Start("bf16");
+    const SequenceId sequences[2] = {side.sequence, *side.cache->NewSequence()};
+    std::mt19937_64 rng(3);
+    std::vector<int32_t> texts[2];
+    const auto lengthen = [&](int s, int count) {
+      for (int i = 0; i < count; ++i) texts[s].push_back(static_cast<int32_t>(rng() % static_cast<uint64_t>(options.vocab)));
+      return StepSequence{sequences[s], std::span(texts[s]).last(static_cast<size_t>(count)), false};
+    };
+    for (int step = 0; step < 16; ++step) {
+      const StepSequence batch[2] = {lengthen(0, step == 0 ? 40 : 1), lengthen(1, step == 0 ? 70 : 1)};
+      const bool is_greedy = step % 2 == 1;
+      std::vector<int32_t> best;
+      const Status done = is_greedy ? side.model->ForwardGreedy(batch, *side.cache, &best) : side.model->Forward(batch, *side.cache, &side.logits);
+      ASSERT_TRUE(done.ok()) << done.message();
+      for (size_t s = 0; s < 2; ++s) {
+        const std::vector<double> expected = tiny.Logits(texts[s]).back();
+        const double top = *std::max_element(expected.begin(), expected.end()), size = std::sqrt(SquaresOf(expected));
+        if (is_greedy) {
+          EXPECT_GT(expected[static_cast<size_t>(best[s])], top - 0.02 * size) << "step " << step;
+          continue;
+        }
+        std::vector<double> difference = expected;
+        for (size_t i = 0; i < expected.size(); ++i) difference[i] -= static_cast<double>(side.logits[s * expected.size() + i]);
+        // Weights are rounded to BF16 on the device.
+        EXPECT_LE(std::sqrt(SquaresOf(difference)), 0.02 * size) << "step " << step << " sequence " << s;
+      }
+    }
   }
 }
 

@@ -231,6 +231,41 @@ TEST(Model, SequencesOfOneBatchDoNotSeeEachOther) {
   EXPECT_EQ(cache.length(c), 1);
 }
 
+TEST(Model, GreedyStepsGiveTheTokensOfTheLargestLogits) {
+  const TinyModel tiny({});
+  const auto model = MustLoad(tiny);
+  ExactKvCache caches[2] = {ExactKvCache(tiny.shape()), ExactKvCache(tiny.shape())};
+  const std::vector<int32_t> tokens = RandomTokens(23, tiny.options().vocab);
+  std::vector<float> logits;
+  std::vector<int32_t> best;
+  for (ExactKvCache& cache : caches) {
+    const StepSequence step{*cache.NewSequence(), tokens, true};
+    ASSERT_TRUE((&cache == caches ? model->Forward({&step, 1}, cache, &logits) : model->ForwardGreedy({&step, 1}, cache, &best)).ok());
+    EXPECT_EQ(cache.length(step.sequence), 23);
+  }
+  ASSERT_EQ(best.size(), tokens.size());
+  for (size_t row = 0; row < best.size(); ++row) {
+    const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(row) * tiny.options().vocab;
+    EXPECT_EQ(best[row], std::max_element(begin, begin + tiny.options().vocab) - begin);
+  }
+}
+
+TEST(Model, AFilledCacheIsAsLongAsAskedFor) {
+  const TinyModel tiny({.context_length = 2048});
+  const auto model = MustLoad(tiny);
+  ExactKvCache cache(tiny.shape(), ExactKvCache::Precision::kF32, /*max_tokens=*/1500);
+  const SequenceId sequence = *cache.NewSequence();
+  const std::vector<int32_t> tokens = RandomTokens(kMaxStepTokens, tiny.options().vocab);
+  const StepSequence step{sequence, tokens, false}, next{sequence, std::span(tokens).first(1), false};
+  ASSERT_TRUE(model->Forward({&step, 1}, cache, nullptr).ok());
+  ASSERT_TRUE(model->FillCache(sequence, 700, cache).ok());
+  EXPECT_EQ(cache.length(sequence), kMaxStepTokens + 700);
+  std::vector<float> logits;
+  EXPECT_TRUE(model->Forward({&next, 1}, cache, &logits).ok());
+  EXPECT_FALSE(model->FillCache(sequence, 700, cache).ok());  // no room
+  EXPECT_TRUE(model->Forward({&next, 1}, cache, &logits).ok());
+}
+
 TEST(Model, AStepRepeatedGivesTheSameBits) {
   const TinyModel tiny(TinyModelOptions{});
   const auto model = MustLoad(tiny);

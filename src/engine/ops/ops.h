@@ -41,6 +41,12 @@ struct Tensor {
 enum class Slot : uint8_t { kHidden, kQuery, kKey, kValue, kAttention, kLogits };
 inline constexpr int kNumSlots = 6;
 
+// The largest logit of a row, the lowest token at equals. Not finite: `token` is the first that is NaN or infinite.
+struct BestLogit {
+  int32_t token = 0;
+  bool is_finite = true;
+};
+
 // What a recording depends on besides the model. Equal keys mean equal recordings.
 struct RecordingKey {
   int segment = 0;          // the caller's number for this part of the pass, from 0 without gaps
@@ -89,6 +95,10 @@ class Ops {
   virtual void SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,
                          std::span<const int32_t> output_rows) = 0;
 
+  // Where slots are not on the host and kLogits is bound to null: logits stay on the device, and after Submit this finds the best of
+  // each output row.
+  virtual Status BestLogits(std::span<BestLogit> /*best*/) { return {StatusCode::kUnsupported, "logits are on the host"}; }
+
   // Starts a recording. False: one with this key is kept; record nothing, only Submit.
   virtual bool Begin(const RecordingKey& key) = 0;
   // Runs the recording begun last. kInternal when the backend fails.
@@ -96,6 +106,9 @@ class Ops {
 
   // Steps as one recording, where the device keeps such; a step of this shape must have run before.
   virtual StepRecording BeginStep(const StepKey& /*key*/) { return StepRecording::kNone; }
+  // In a recorded step, after a Submit: the norm and the RoPE that Slot::kQuery and kKey still need, where the device leaves them to
+  // the cache; else nothing.
+  virtual HeadTurn TakeTurn() { return {}; }
   // After kNew or kKept: runs the step. `recorded`: how recording went; an error drops it and is returned.
   virtual Status SubmitStep(Status recorded) { return recorded; }
 

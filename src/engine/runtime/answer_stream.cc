@@ -21,7 +21,7 @@ std::string_view FinishReasonName(FinishReason reason) {
 
 AnswerStream::AnswerStream(const Tokenizer& tokenizer, const AnswerParams& params, Sampler sampler)
     : tokenizer_(tokenizer), max_tokens_(params.max_tokens), min_tokens_(params.min_tokens), ignore_end_(params.ignore_end),
-      stop_tokens_(params.stop_tokens), sampler_(std::move(sampler)), decoder_(tokenizer, params.render_special),
+      stop_tokens_(params.stop_tokens), is_greedy_(IsPlainGreedy(params.sampling)), sampler_(std::move(sampler)), decoder_(tokenizer, params.render_special),
       stops_(params.stop, params.include_stop) {
   if (params.grammar != nullptr) matcher_.emplace(params.grammar);
   if (min_tokens_ == 0) return;
@@ -52,9 +52,16 @@ Result<int32_t> AnswerStream::Draw(std::span<const float> logits) {
   return sampler_.Sample(logits, num_drawn_++, limits);
 }
 
+bool AnswerStream::takes_best_token() const { return is_greedy_ && !matcher_ && num_tokens_ >= min_tokens_; }
+
 Result<AnswerStep> AnswerStream::Next(std::span<const float> logits) {
+  OSCAR_ASSIGN_OR_RETURN(const int32_t token, Draw(logits));
+  return NextOf(token);
+}
+
+AnswerStep AnswerStream::NextOf(int32_t token) {
   AnswerStep step;
-  OSCAR_ASSIGN_OR_RETURN(step.token, Draw(logits));
+  step.token = token;
   // Ids behind the tokenizer's are rows of the output layer that no text belongs to.
   const bool known = step.token < tokenizer_.vocab_size();
   const bool is_end = known && tokenizer_.IsEndOfGeneration(step.token);

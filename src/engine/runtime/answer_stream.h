@@ -49,6 +49,9 @@ class AnswerStream {
   static Result<AnswerStream> Create(const Tokenizer& tokenizer, const AnswerParams& params, int vocab_size, std::span<const int32_t> prompt);
   // The next token, from logits [vocab_size]. Not after a finish. Errors as Sampler::Sample and GrammarMatcher::Mask.
   Result<AnswerStep> Next(std::span<const float> logits);
+  // Whether the next token is that of the largest logit whatever the others are; then NextOf takes it, as Next would.
+  bool takes_best_token() const;
+  AnswerStep NextOf(int32_t token);
   // What is held back, when an answer ends for a reason from outside.
   std::string Flush();
   uint64_t seed() const { return sampler_.seed(); }
@@ -64,6 +67,7 @@ class AnswerStream {
   const int max_tokens_, min_tokens_;
   const bool ignore_end_;
   const std::vector<int32_t> stop_tokens_;
+  const bool is_greedy_;
   std::vector<int32_t> enders_;  // all tokens that end the answer; only with min_tokens
   Sampler sampler_;
   std::optional<grammar::GrammarMatcher> matcher_;

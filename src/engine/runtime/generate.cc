@@ -52,12 +52,18 @@ Status Conversation::Decode(const GenerateRequest& request, std::vector<float>& 
     result->text += text;
     if (request.on_text && !text.empty()) request.on_text(text);
   };
+  std::vector<int32_t> best;  // in place of the logits, where they do not matter
   for (;;) {
     if (IsCancelled(request)) {
       result->finish = FinishReason::kCancelled;
       break;
     }
-    OSCAR_ASSIGN_OR_RETURN(const AnswerStep next, answer.Next(logits));
+    AnswerStep next;
+    if (best.empty()) {
+      OSCAR_ASSIGN_OR_RETURN(next, answer.Next(logits));
+    } else {
+      next = answer.NextOf(best[0]);
+    }
     if (next.finish != FinishReason::kEndToken) result->tokens.push_back(next.token);
     emit(next.text);
     if (next.finish) {
@@ -69,7 +75,9 @@ Status Conversation::Decode(const GenerateRequest& request, std::vector<float>& 
       break;
     }
     const StepSequence step{sequence_, {&next.token, 1}, false};
-    OSCAR_TRY(engine_->model().Forward({&step, 1}, *cache_, &logits));
+    best.clear();
+    OSCAR_TRY(answer.takes_best_token() ? engine_->model().ForwardGreedy({&step, 1}, *cache_, &best)
+                                        : engine_->model().Forward({&step, 1}, *cache_, &logits));
     tokens_.push_back(next.token);
   }
   emit(answer.Flush());

@@ -233,6 +233,16 @@ TEST(SamplingParams, ValuesOutOfRangeAreNamed) {
   EXPECT_TRUE(ValidateSamplingParams({}).ok());
 }
 
+TEST(SamplingParams, PlainGreedyTakesTheLargestLogitWhateverElseIsGiven) {
+  EXPECT_TRUE(IsPlainGreedy({.temperature = 0}));
+  EXPECT_TRUE(IsPlainGreedy({.temperature = 0, .top_k = 5, .top_p = 0.5f, .min_p = 0.1f}));
+  EXPECT_FALSE(IsPlainGreedy({}));
+  EXPECT_FALSE(IsPlainGreedy({.temperature = 0, .repetition_penalty = 1.1f}));
+  EXPECT_FALSE(IsPlainGreedy({.temperature = 0, .presence_penalty = 0.5f}));
+  EXPECT_FALSE(IsPlainGreedy({.temperature = 0, .frequency_penalty = -0.5f}));
+  EXPECT_FALSE(IsPlainGreedy({.temperature = 0, .logit_bias = {{3, 1.0f}}}));
+}
+
 TEST(ScoreToken, GivesTheSoftmaxOfTheTokenAndOfTheMostLikelyOnesInOrder) {
   const std::vector<float> logits = {std::log(0.2f), std::log(0.5f), std::log(0.3f)};
   const TokenScore score = ScoreToken(logits, 0, 2);

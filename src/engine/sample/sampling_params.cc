@@ -37,4 +37,9 @@ Status ValidateSamplingParams(const SamplingParams& params) {
   return {};
 }
 
+bool IsPlainGreedy(const SamplingParams& params) {
+  return params.temperature == 0 && params.repetition_penalty == 1 && params.presence_penalty == 0 && params.frequency_penalty == 0 &&
+         params.logit_bias.empty();
+}
+
 }  // namespace oscar::engine

@@ -26,5 +26,7 @@ struct SamplingParams {
 
 // kInvalidArgument naming the field and its range.
 Status ValidateSamplingParams(const SamplingParams& params);
+// Whether the token of the largest logit is drawn, whatever came before and whatever the other logits are.
+bool IsPlainGreedy(const SamplingParams& params);
 
 }  // namespace oscar::engine

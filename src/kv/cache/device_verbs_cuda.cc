@@ -17,6 +17,7 @@
 #include "src/kv/kernels/cuda/decode_plan.h"
 #include "src/kv/kernels/cuda/prefill_params.h"
 #include "src/kv/kernels/cuda/separate_space.h"
+#include "src/kv/kernels/cuda/step_rows.h"
 
 namespace oscar::cache {
 
@@ -127,21 +128,6 @@ Status DeviceVerbs::Append(const KernelContext& context, const AppendParams& par
   return {};
 }
 
-Status DeviceVerbs::AppendStep(const KernelContext& /*context*/, const AppendParams& params) {
-  kernels::cuda::StoreRowsParams store = {};
-  store.keys = RowsOf(params.keys);
-  store.values = RowsOf(params.values);
-  store.positions = tables_.data();
-  store.newest_pages = tables_.data() + params.keys.num_tokens;
-  store.row_pool = Bytes(params.storage.bf16_pages);
-  store.status = status_.data();
-  store.layer = params.layer;
-  store.kv_heads = shape_.num_kv_heads;
-  store.head_dim = shape_.head_dim;
-  is_unverified_ = true;
-  return FromCuda(kernels::cuda::LaunchStoreRows(store, params.keys.num_tokens, stream_), "append");
-}
-
 Status DeviceVerbs::Demote(const KernelContext& context, const DemoteParams& params) {
   const LayerConstants& constants = constants_.layer(params.layer);
   is_unverified_ = true;
@@ -223,18 +209,17 @@ Status DeviceVerbs::GrowOutputs(std::size_t num_rows) {
   return lses_.Grow(num_rows * heads);
 }
 
-// Parts of the outputs: with rows_first the BF16 rows and then the encoded parts, else one encoded part and then the rows.
-Status DeviceVerbs::JoinSpaces(const AttendParams& params, const Run& run, int num_code_parts, bool rows_first) {
+// Parts of the outputs: the BF16 rows, then the encoded parts.
+Status DeviceVerbs::JoinSpaces(const AttendParams& params, const Run& run, int num_code_parts) {
   const LayerConstants& constants = constants_.layer(params.layer);
   const std::size_t lses = static_cast<std::size_t>(run.num_rows) * static_cast<std::size_t>(shape_.num_query_heads);
   const std::size_t elements = lses * static_cast<std::size_t>(shape_.head_dim);
-  const std::size_t rows_part = rows_first ? 0 : static_cast<std::size_t>(num_code_parts), code_part = rows_first ? 1 : 0;
   kernels::cuda::JoinSpacesParams join = {};
-  join.code_outputs = outputs_.data() + code_part * elements;
-  join.code_lses = lses_.data() + code_part * lses;
+  join.code_outputs = outputs_.data() + elements;
+  join.code_lses = lses_.data() + lses;
   join.num_code_parts = num_code_parts;
-  join.row_outputs = outputs_.data() + rows_part * elements;
-  join.row_lses = lses_.data() + rows_part * lses;
+  join.row_outputs = outputs_.data();
+  join.row_lses = lses_.data();
   join.queries = RowsOf(params.queries.Slice(run.row, run.num_rows));
   if (num_code_parts > 0) {
     join.matrices = constants.value_inverse;
@@ -281,15 +266,14 @@ Status DeviceVerbs::PlanDecodeRun(const AttendParams& params, const Run& run) {
   const auto count = static_cast<std::size_t>(run.count);
   const auto sequences = params.sequences.subspan(static_cast<std::size_t>(run.first), count);
   const int sink_pages = params.sink / kPageTokens;
-  // Virtual sequences: the encoded pages of each, then the BF16 rows of each.
-  std::vector<kernels::cuda::SequenceExtent> extents(2 * count);
+  std::vector<kernels::cuda::SequenceExtent> extents(count);
   Plan plan;
   for (std::size_t i = 0; i < count; ++i) {
     const int position = sequences[i].first_position, pages = NumEncodedPages(params, position);
     extents[i].num_code_pages = pages;
-    extents[count + i].num_rows = position + 1 - pages * kPageTokens;
+    extents[i].num_rows = position + 1 - pages * kPageTokens;
     plan.code_stride = std::max(plan.code_stride, pages);
-    plan.row_stride = std::max(plan.row_stride, (extents[count + i].num_rows + kPageTokens - 1) / kPageTokens);
+    plan.row_stride = std::max(plan.row_stride, (extents[i].num_rows + kPageTokens - 1) / kPageTokens);
   }
   plan.has_encoded = plan.code_stride > 0;
   plan.code_stride = RoundUp(plan.code_stride, kStridePages);
@@ -313,19 +297,18 @@ Status DeviceVerbs::PlanDecodeRun(const AttendParams& params, const Run& run) {
   if (plan.tables == plan_.tables && plan.code_stride == plan_.code_stride && plan.row_stride == plan_.row_stride) return {};
   plan_ = {};  // not kept should an upload fail
   OSCAR_TRY(tables_.Upload(plan.tables, stream_));
-  if (!plan.has_encoded) extents.erase(extents.begin(), extents.begin() + static_cast<std::ptrdiff_t>(count));
   kernels::cuda::DecodePlanOptions options;
   options.kv_heads = shape_.num_kv_heads;
   options.head_dim = shape_.head_dim;
   options.num_ctas = num_ctas_;
-  const kernels::cuda::DecodePlan work = kernels::cuda::PlanDecode(extents, options);
+  const kernels::cuda::DecodePlan work = plan.has_encoded ? kernels::cuda::PlanSpaces(extents, options) : kernels::cuda::PlanDecode(extents, options);
   OSCAR_TRY(starts_.Upload(work.starts, stream_));
   OSCAR_TRY(items_.Grow(RoundUp(work.items.size(), kScratchStep)));
   OSCAR_TRY(items_.Upload(work.items, stream_));
   const auto slots = RoundUp(static_cast<std::size_t>(work.num_slots) * static_cast<std::size_t>(kernel_->head_tile), kScratchStep);
   OSCAR_TRY(partials_.Grow(slots * static_cast<std::size_t>(shape_.head_dim)));
   OSCAR_TRY(partial_stats_.Grow(slots * 4));
-  const std::size_t num_pairs = extents.size() * static_cast<std::size_t>(shape_.num_kv_heads);
+  const std::size_t num_pairs = count * static_cast<std::size_t>(shape_.num_kv_heads);
   if (pair_counters_.size() < num_pairs) {
     OSCAR_TRY(pair_counters_.Grow(num_pairs));
     OSCAR_TRY(FromCuda(cudaMemsetAsync(pair_counters_.data(), 0, num_pairs * sizeof(int32_t), stream_), "counters"));
@@ -335,10 +318,11 @@ Status DeviceVerbs::PlanDecodeRun(const AttendParams& params, const Run& run) {
 }
 
 Status DeviceVerbs::GrowDecode(std::size_t num_rows) {
-  const std::size_t elements = num_rows * static_cast<std::size_t>(shape_.num_query_heads) * static_cast<std::size_t>(shape_.head_dim);
-  OSCAR_TRY(queries_.Grow(2 * elements));
-  OSCAR_TRY(GrowOutputs(2 * num_rows));
-  return outputs_bf16_.Grow(2 * elements);
+  const auto heads = 2 * num_rows * static_cast<std::size_t>(shape_.num_query_heads);
+  OSCAR_TRY(queries_.Grow(heads * static_cast<std::size_t>(shape_.head_dim)));
+  if (beta_.size() >= heads) return {};
+  OSCAR_TRY(beta_.Grow(heads));  // raw queries have none
+  return FromCuda(cudaMemsetAsync(beta_.data(), 0, heads * sizeof(float), stream_), "scores");
 }
 
 Result<uint64_t> DeviceVerbs::PrepareStep(const KernelContext& context, const AttendParams& params) {
@@ -355,22 +339,69 @@ Result<uint64_t> DeviceVerbs::PrepareStep(const KernelContext& context, const At
   for (const int value : {count, plan_.code_stride, plan_.row_stride, plan_.has_encoded ? 1 : 0}) add(static_cast<uint64_t>(value));
   add(id_);
   for (const void* place : std::initializer_list<const void*>{tables_.data(), starts_.data(), items_.data(), partials_.data(), partial_stats_.data(),
-                                                              pair_counters_.data(), queries_.data(), outputs_.data(), outputs_bf16_.data(),
-                                                              lses_.data(), page_beta_.data(), turns_.data()}) {
+                                                              pair_counters_.data(), queries_.data(), beta_.data(), page_beta_.data(),
+                                                              turns_.data()}) {
     add_place(place);
   }
   return std::max<uint64_t>(key, 1);
 }
 
+Status DeviceVerbs::PrepareRows(const AttendParams& params, const Run& run, const AppendParams& append, const HeadTurn& turn) {
+  const std::size_t heads = static_cast<std::size_t>(run.num_rows) * static_cast<std::size_t>(shape_.num_query_heads);
+  const LayerConstants& constants = constants_.layer(params.layer);
+  kernels::cuda::StepRowsParams rows = {};
+  rows.queries = RowsOf(params.queries.Slice(run.row, run.num_rows));
+  rows.keys = RowsOf(append.keys);
+  rows.values = RowsOf(append.values);
+  rows.query_gain = turn.query_gain;
+  rows.key_gain = turn.key_gain;
+  rows.epsilon = turn.epsilon;
+  rows.turns = reinterpret_cast<const float2*>(turn.turns);
+  rows.pairs = turn.pairs;
+  rows.halves = turn.halves ? 1 : 0;
+  rows.positions = tables_.data();
+  rows.newest_pages = tables_.data() + run.num_rows;
+  rows.row_pool = Bytes(params.storage.bf16_pages);
+  rows.status = status_.data();
+  rows.layer = params.layer;
+  rows.num_rows = run.num_rows;
+  rows.kv_heads = shape_.num_kv_heads;
+  rows.group = shape_.group();
+  rows.head_dim = shape_.head_dim;
+  rows.kappa = params.scale * std::numbers::log2e_v<float>;
+  rows.raw = queries_.data() + heads * static_cast<std::size_t>(shape_.head_dim);
+  if (plan_.has_encoded) {
+    rows.query_map = constants.query_map;
+    rows.in_code_space = queries_.data();
+    rows.key_mean = constants.key_mean;
+    if (constants.key_mean.data != nullptr) rows.beta = beta_.data();
+  }
+  return FromCuda(kernels::cuda::LaunchStepRows(rows, stream_), "rows");
+}
+
+Status DeviceVerbs::AttendStep(const KernelContext& /*context*/, const AppendParams& append, const AttendParams& attend, const HeadTurn& turn) {
+  const int count = append.keys.num_tokens;
+  const Run run = {0, count, 0, count};
+  is_unverified_ = true;
+  OSCAR_TRY(PrepareRows(attend, run, append, turn));
+  return LaunchAttention(attend, run);
+}
+
 Status DeviceVerbs::AttendDecode(const KernelContext& /*context*/, const AttendParams& params, const Run& run) {
   OSCAR_TRY(PlanDecodeRun(params, run));
   OSCAR_TRY(GrowDecode(static_cast<std::size_t>(run.count)));
-  OSCAR_TRY(SplitQueries(params, run, plan_.has_encoded));
+  OSCAR_TRY(PrepareRows(params, run, {}, {}));
+  return LaunchAttention(params, run);
+}
+
+Status DeviceVerbs::LaunchAttention(const AttendParams& params, const Run& run) {
+  const LayerConstants& constants = constants_.layer(params.layer);
   const std::size_t elements = static_cast<std::size_t>(run.count) * static_cast<std::size_t>(shape_.num_query_heads) *
                                static_cast<std::size_t>(shape_.head_dim);
   kernels::cuda::DecodeParams decode = {};
   decode.queries = queries_.data() + (plan_.has_encoded ? 0 : elements);
-  if (plan_.has_encoded && constants_.layer(params.layer).mean_pairs != nullptr) {
+  if (plan_.has_encoded && constants.key_mean.data != nullptr) decode.beta = beta_.data();
+  if (plan_.has_encoded && constants.mean_pairs != nullptr) {
     OSCAR_TRY(AddPageBeta(params, run.count, plan_.code_stride, queries_.data() + elements));
     decode.page_beta = page_beta_.data();
   }
@@ -386,14 +417,22 @@ Status DeviceVerbs::AttendDecode(const KernelContext& /*context*/, const AttendP
   decode.partials = partials_.data();
   decode.partial_stats = partial_stats_.data();
   decode.pair_counters = pair_counters_.data();
-  decode.out = outputs_bf16_.data();
-  decode.out_f32 = outputs_.data();
   decode.kv_heads = shape_.num_kv_heads;
   decode.group = shape_.group();
   decode.kappa = params.scale * std::numbers::log2e_v<float>;
-  decode.out_lse = lses_.data();
-  OSCAR_TRY(FromCuda(affine::LaunchDecode(*kernel_, decode, num_ctas_, decode.page_beta == nullptr, stream_), "decode attention"));
-  return JoinSpaces(params, run, plan_.has_encoded ? 1 : 0, /*rows_first=*/false);
+  const RowsView<float> out = params.out.Slice(run.row, run.num_rows);
+  kernels::cuda::JoinParams& join = decode.join;
+  join.out = out.data;
+  join.token_stride = out.token_stride;
+  join.head_stride = out.head_stride;
+  if (plan_.has_encoded) {
+    join.num_code_sequences = run.count;
+    join.matrix = constants.value_inverse.data;
+    join.matrix_stride = constants.value_inverse.head_stride;
+    join.mean = constants.value_mean.data;
+    join.mean_stride = constants.value_mean.head_stride;
+  }
+  return FromCuda(affine::LaunchDecode(*kernel_, decode, num_ctas_, /*overlap_start=*/true, stream_), "decode attention");
 }
 
 Status DeviceVerbs::AttendPrefill(const KernelContext& /*context*/, const AttendParams& params, const Run& run) {
@@ -442,7 +481,7 @@ Status DeviceVerbs::AttendPrefill(const KernelContext& /*context*/, const Attend
     prefill.page_beta_heads = kernel_->head_tile;
   }
   OSCAR_TRY(FromCuda(affine::LaunchPrefill(shape_.head_dim, prefill, stream_), "prefill attention"));
-  return JoinSpaces(params, run, code_parts, /*rows_first=*/true);
+  return JoinSpaces(params, run, code_parts);
 }
 
 Result<PageMemory> DeviceVerbs::AllocatePages(std::size_t bytes) {

@@ -1,6 +1,6 @@
 // DeviceVerbs: the verbs of the cache on a CUDA device, in one stream, in separate spaces (method.md 6.1, online mode): BF16
 // rows stay raw, queries go to code space, outputs come back from it. A batch of single queries is one decode launch in which
-// every sequence stands twice, its encoded pages and its BF16 rows; longer steps go through the prefill kernel.
+// every sequence stands twice, its encoded pages and its BF16 rows, joined as it ends; longer steps go through the prefill kernel.
 #pragma once
 
 #include <memory>
@@ -28,7 +28,7 @@ class DeviceVerbs final : public KvVerbs {
   Status Demote(const KernelContext& context, const DemoteParams& params) override;
   Status Attend(const KernelContext& context, const AttendParams& params) override;
   Result<uint64_t> PrepareStep(const KernelContext& context, const AttendParams& params) override;
-  Status AppendStep(const KernelContext& context, const AppendParams& params) override;
+  Status AttendStep(const KernelContext& context, const AppendParams& append, const AttendParams& attend, const HeadTurn& turn) override;
   void NoteReplay() override { is_unverified_ = true; }
   std::size_t AttendWorkspaceBytes(const KernelContext& /*context*/, const AttendParams& /*params*/) override { return 0; }
 
@@ -50,13 +50,17 @@ class DeviceVerbs final : public KvVerbs {
   Status Load(const CodecProfile& profile, const KvCacheConfig& config);
   Status LoadPhases(const KernelContext& context);
   Status AttendDecode(const KernelContext& context, const AttendParams& params, const Run& run);
+  // The rows of a planned decode run before its attention; keys and values without data: they are in their pages already.
+  Status PrepareRows(const AttendParams& params, const Run& run, const AppendParams& append, const HeadTurn& turn);
+  Status LaunchAttention(const AttendParams& params, const Run& run);
   Status AttendPrefill(const KernelContext& context, const AttendParams& params, const Run& run);
   // Uploads tables and plan of a decode run unless they are those of the last call: all layers of a step share them.
   Status PlanDecodeRun(const AttendParams& params, const Run& run);
+  // Of prefill runs.
   Status SplitQueries(const AttendParams& params, const Run& run, bool has_encoded);
-  Status JoinSpaces(const AttendParams& params, const Run& run, int num_code_parts, bool rows_first);
+  Status JoinSpaces(const AttendParams& params, const Run& run, int num_code_parts);
   Status AddPageBeta(const AttendParams& params, int num_rows, int num_pages, const uint16_t* raw_queries);
-  // Queries, outputs and scratch of a decode run of so many rows.
+  // Queries and scores of the means of a decode run of so many rows.
   Status GrowDecode(std::size_t num_rows);
   Status GrowPageBeta(int num_rows, int num_pages);
   Status GrowOutputs(std::size_t num_rows);
@@ -89,9 +93,9 @@ class DeviceVerbs final : public KvVerbs {
   cuda::DeviceArray<float> partials_, partial_stats_;
   cuda::DeviceArray<int32_t> pair_counters_;
 
-  // queries_: in code space, then raw. Outputs and lses: parts of rows.
-  cuda::DeviceArray<uint16_t> queries_, outputs_bf16_;
-  cuda::DeviceArray<float> outputs_, lses_, page_beta_;
+  // queries_: in code space, then raw; beta_: of the rows of queries_. Outputs and lses: parts of rows.
+  cuda::DeviceArray<uint16_t> queries_;
+  cuda::DeviceArray<float> outputs_, lses_, beta_, page_beta_;
 };
 
 }  // namespace oscar::cache

@@ -11,6 +11,7 @@
 #include <string_view>
 
 #include "oscar/kernels.h"
+#include "oscar/kv_cache.h"
 #include "src/base/buffer.h"
 #include "src/base/status_macros.h"
 
@@ -30,8 +31,10 @@ class KvVerbs {
 
   // KvCache::PrepareRecordedStep, of single queries; layer, queries and outputs of `params` do not count. 0: there are no recordings.
   virtual Result<uint64_t> PrepareStep(const KernelContext& /*context*/, const AttendParams& /*params*/) { return uint64_t{0}; }
-  // Append of one row of each sequence of PrepareStep; table and position of `params` do not count.
-  virtual Status AppendStep(const KernelContext& /*context*/, const AppendParams& /*params*/) {
+  // Append of one row of each sequence of PrepareStep, then Attend; table and position of `append` do not count. Keys and queries are
+  // turned first.
+  virtual Status AttendStep(const KernelContext& /*context*/, const AppendParams& /*append*/, const AttendParams& /*attend*/,
+                            const HeadTurn& /*turn*/) {
     return {StatusCode::kFailedPrecondition, "no recorded step was prepared"};
   }
   // The launches of a recorded step have been run again.

@@ -273,8 +273,8 @@ Status PagedKvCache::Append(SequenceId id, int layer, RowsView<const float> keys
   return {};
 }
 
-Status PagedKvCache::Attend(std::span<const SequenceId> sequences, int layer, float scale,
-                            RowsView<const float> queries, RowsView<float> out) {
+Result<AttendParams> PagedKvCache::ParamsOfAttend(std::span<const SequenceId> sequences, int layer, float scale,
+                                                  RowsView<const float> queries, RowsView<float> out) {
   if (!std::isfinite(scale)) return {StatusCode::kInvalidArgument, "the attention scale is not finite"};
   attend_sequences_.clear();
   int64_t num_queries = 0;
@@ -311,6 +311,12 @@ Status PagedKvCache::Attend(std::span<const SequenceId> sequences, int layer, fl
   attend.out = out;
   OSCAR_TRY(GrowWorkspace(verbs_->AttendWorkspaceBytes(context_, attend)));
   attend.workspace = workspace_.bytes();
+  return attend;
+}
+
+Status PagedKvCache::Attend(std::span<const SequenceId> sequences, int layer, float scale,
+                            RowsView<const float> queries, RowsView<float> out) {
+  OSCAR_ASSIGN_OR_RETURN(const AttendParams attend, ParamsOfAttend(sequences, layer, scale, queries, out));
   return verbs_->Attend(context_, attend);
 }
 
@@ -333,21 +339,25 @@ Result<uint64_t> PagedKvCache::PrepareRecordedStep(std::span<const SequenceId> s
   return key;
 }
 
-Status PagedKvCache::AppendRecorded(int layer, RowsView<const float> keys, RowsView<const float> values) {
+Status PagedKvCache::AttendRecorded(int layer, float scale, const RecordedRows& rows, RowsView<float> out) {
   const int num_tokens = static_cast<int>(recorded_sequences_.size());
   if (num_tokens == 0) return {StatusCode::kFailedPrecondition, "no recorded step was prepared"};
-  OSCAR_TRY(CheckRows("keys", keys, num_tokens, config_.shape.num_kv_heads));
-  OSCAR_TRY(CheckRows("values", values, num_tokens, config_.shape.num_kv_heads));
+  OSCAR_TRY(CheckRows("keys", rows.keys, num_tokens, config_.shape.num_kv_heads));
+  OSCAR_TRY(CheckRows("values", rows.values, num_tokens, config_.shape.num_kv_heads));
+  if (rows.turn.turns != nullptr && (rows.turn.pairs < 1 || 2 * rows.turn.pairs > config_.shape.head_dim)) {
+    return {StatusCode::kInvalidArgument, std::to_string(rows.turn.pairs) + " rotary pairs in heads of " + std::to_string(config_.shape.head_dim)};
+  }
   for (const SequenceId id : recorded_sequences_) {
     OSCAR_ASSIGN_OR_RETURN(Sequence* const sequence, GetInStep(id, layer));
     sequence->layer_appended[static_cast<std::size_t>(layer)] = 1;
   }
+  OSCAR_ASSIGN_OR_RETURN(const AttendParams attend, ParamsOfAttend(recorded_sequences_, layer, scale, rows.queries, out));
   AppendParams append;
   append.layer = layer;
-  append.storage = Storage(layer);
-  append.keys = keys;
-  append.values = values;
-  return verbs_->AppendStep(context_, append);
+  append.storage = attend.storage;
+  append.keys = rows.keys;
+  append.values = rows.values;
+  return verbs_->AttendStep(context_, append, attend, rows.turn);
 }
 
 Status PagedKvCache::NoteReplay() {

@@ -45,7 +45,7 @@ class PagedKvCache final : public KvCache, public PrefixCache {
   Status Attend(std::span<const SequenceId> sequences, int layer, float scale, RowsView<const float> queries,
                 RowsView<float> out) override;
   Result<uint64_t> PrepareRecordedStep(std::span<const SequenceId> sequences) override;
-  Status AppendRecorded(int layer, RowsView<const float> keys, RowsView<const float> values) override;
+  Status AttendRecorded(int layer, float scale, const RecordedRows& rows, RowsView<float> out) override;
   Status NoteReplay() override;
   Status Commit(SequenceId sequence, int num_tokens) override;
   void Abandon(SequenceId sequence) override;
@@ -103,6 +103,9 @@ class PagedKvCache final : public KvCache, public PrefixCache {
   Result<Sequence*> FreeSequence();  // a place for a new one; kResourceExhausted when max_sequences are alive
   SequenceId Occupy(Sequence& place, pool::SequencePages pages);
   Status CheckRows(const char* name, const RowsView<const float>& rows, int num_tokens, int num_heads) const;
+  // What the verb is given, checked; its sequences stand in attend_sequences_.
+  Result<AttendParams> ParamsOfAttend(std::span<const SequenceId> sequences, int layer, float scale, RowsView<const float> queries,
+                                      RowsView<float> out);
   LayerStorage Storage(int layer) const;
   void CopyBf16Page(pool::PageId from, pool::PageId to);
   // A page of all layers, one layer after the other.

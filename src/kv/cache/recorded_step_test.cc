@@ -24,16 +24,17 @@ class StepVerbs final : public KvVerbs {
     sequences_.assign(params.sequences.begin(), params.sequences.end());
     return kKey;
   }
-  Status AppendStep(const KernelContext& context, const AppendParams& params) override {
+  Status AttendStep(const KernelContext& context, const AppendParams& append, const AttendParams& attend, const HeadTurn& turn) override {
+    EXPECT_EQ(turn.turns, nullptr);
     for (std::size_t i = 0; i < sequences_.size(); ++i) {
-      AppendParams one = params;
+      AppendParams one = append;
       one.first_position = sequences_[i].first_position;
       one.bf16_table = sequences_[i].bf16_table;
-      one.keys = params.keys.Slice(static_cast<int>(i), 1);
-      one.values = params.values.Slice(static_cast<int>(i), 1);
+      one.keys = append.keys.Slice(static_cast<int>(i), 1);
+      one.values = append.values.Slice(static_cast<int>(i), 1);
       if (const Status status = scalar_.Append(context, one); !status.ok()) return status;
     }
-    return {};
+    return scalar_.Attend(context, attend);
   }
   void NoteReplay() override { ++num_replays; }
 
@@ -88,15 +89,16 @@ TEST(RecordedStep, LeavesWhatAppendsOfEachSequenceLeave) {
       const RowsView<const float> k = PackedRows(keys.data(), 2, 1, 4), v = PackedRows(values.data(), 2, 1, 4);
       std::vector<float> outputs[2] = {std::vector<float>(16), std::vector<float>(16)};
       for (RecordedCache* side : {&recorded, &plain}) {
-        const bool is_recorded = side == &recorded && key != 0;
-        if (is_recorded) {
-          ASSERT_TRUE(side->cache->AppendRecorded(layer, k, v).ok());
+        const RowsView<const float> q = PackedRows(queries.data(), 2, 2, 4);
+        const RowsView<float> out = PackedRows(outputs[side == &plain].data(), 2, 2, 4);
+        if (side == &recorded && key != 0) {
+          ASSERT_TRUE(side->cache->AttendRecorded(layer, kTestScale, {q, k, v, {}}, out).ok());
+          continue;
         }
-        for (int i = 0; i < 2 && !is_recorded; ++i) {
+        for (int i = 0; i < 2; ++i) {
           ASSERT_TRUE(side->cache->Append(ids[static_cast<std::size_t>(i)], layer, k.Slice(i, 1), v.Slice(i, 1)).ok());
         }
-        float* const out = outputs[side == &plain].data();
-        ASSERT_TRUE(side->cache->Attend(ids, layer, kTestScale, PackedRows(queries.data(), 2, 2, 4), PackedRows(out, 2, 2, 4)).ok());
+        ASSERT_TRUE(side->cache->Attend(ids, layer, kTestScale, q, out).ok());
       }
       ASSERT_EQ(outputs[0], outputs[1]) << "step " << step << " layer " << layer;
     }
@@ -114,19 +116,24 @@ TEST(RecordedStep, LeavesWhatAppendsOfEachSequenceLeave) {
 TEST(RecordedStep, IsForSingleTokensOnlyAndForTheStepPrepared) {
   RecordedCache side;
   const SequenceId id = side.New(10);
-  const std::vector<float> row(4, 1.0f);
-  const RowsView<const float> rows = PackedRows(row.data(), 1, 1, 4);
+  const std::vector<float> row(8, 1.0f);
+  std::vector<float> result(8);
+  const RowsView<const float> rows = PackedRows(row.data(), 1, 1, 4), queries = PackedRows(row.data(), 1, 2, 4);
+  const RowsView<float> out = PackedRows(result.data(), 1, 2, 4);
   EXPECT_EQ(side.cache->PrepareRecordedStep({&id, 1}).status().code(), StatusCode::kFailedPrecondition);  // nothing reserved
   ASSERT_TRUE(side.cache->Reserve(id, 2).ok());
   EXPECT_EQ(*side.cache->PrepareRecordedStep({&id, 1}), uint64_t{0});
-  EXPECT_EQ(side.cache->AppendRecorded(0, rows, rows).code(), StatusCode::kFailedPrecondition);
+  EXPECT_EQ(side.cache->AttendRecorded(0, kTestScale, {queries, rows, rows, {}}, out).code(), StatusCode::kFailedPrecondition);
   EXPECT_EQ(side.cache->NoteReplay().code(), StatusCode::kFailedPrecondition);
   side.cache->Abandon(id);
 
   ASSERT_TRUE(side.cache->Reserve(id, 1).ok());
   ASSERT_EQ(*side.cache->PrepareRecordedStep({&id, 1}), kKey);
-  EXPECT_EQ(side.cache->AppendRecorded(0, PackedRows(row.data(), 2, 1, 4), rows).code(), StatusCode::kInvalidArgument);
-  ASSERT_TRUE(side.cache->AppendRecorded(0, rows, rows).ok());
+  EXPECT_EQ(side.cache->AttendRecorded(0, kTestScale, {queries, PackedRows(row.data(), 2, 1, 4), rows, {}}, out).code(),
+            StatusCode::kInvalidArgument);
+  const HeadTurn wide = {nullptr, nullptr, 0, row.data(), 3, false};
+  EXPECT_EQ(side.cache->AttendRecorded(0, kTestScale, {queries, rows, rows, wide}, out).code(), StatusCode::kInvalidArgument);
+  ASSERT_TRUE(side.cache->AttendRecorded(0, kTestScale, {queries, rows, rows, {}}, out).ok());
   EXPECT_EQ(side.cache->Commit(id, 1).code(), StatusCode::kFailedPrecondition);  // layer 1 is missing
   ASSERT_TRUE(side.cache->NoteReplay().ok());                                    // all layers
   EXPECT_EQ(side.verbs->num_replays, 1);

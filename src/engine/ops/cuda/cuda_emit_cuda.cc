@@ -88,6 +88,30 @@ void CudaOps::JoinNorms() {
   }
 }
 
+// The turn of queries and keys, where a product alone is behind each: the slots get what the products make, and the cache turns it on its
+// way (KvCache::AttendRecorded).
+void CudaOps::LeaveTurn() {
+  turn_ = {};
+  Node *query = nullptr, *key = nullptr;
+  for (Node& node : nodes_) {
+    if (node.kind != Kind::kRope) continue;
+    const bool follows_product = node.a->kind == Kind::kMatMul && node.a->num_uses == 1 && node.a->data == nullptr;
+    Node*& place = node.data != nullptr && node.data == slots_[static_cast<size_t>(Slot::kQuery)] ? query : key;
+    if (!follows_product || place != nullptr) return;
+    place = &node;
+  }
+  if (query == nullptr || key == nullptr || key->data != slots_[static_cast<size_t>(Slot::kKey)]) return;
+  const bool is_same = query->turns == key->turns && query->pairs == key->pairs && query->halves == key->halves &&
+                       query->group == key->group && (query->gain == nullptr || key->gain == nullptr || query->epsilon == key->epsilon);
+  if (!is_same) return;
+  turn_ = {query->gain,  key->gain, query->gain != nullptr ? query->epsilon : key->epsilon, reinterpret_cast<const float*>(query->turns),
+           query->pairs, query->halves};
+  for (Node* node : {query, key}) {
+    node->a->data = node->data;
+    node->kind = Kind::kNone;
+  }
+}
+
 Status CudaOps::PlaceNodes() {
   for (Node& node : nodes_) {
     if (node.kind == Kind::kNone || node.data != nullptr) continue;

@@ -11,6 +11,7 @@
 #include <list>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "src/engine/ops/cpu/ggml_executor.h"
@@ -34,13 +35,15 @@ class CudaOps final : public Ops {
   Result<BalancedMoments> NewBalancedMoments(const KvShape& shape, RotaryEmbedding rotary, int64_t expected_tokens) override;
   Status ReadSlots(const float* values, std::span<float> out) override;
 
-  // kLogits is host memory, which Submit fills; the others are device memory.
+  // kLogits is host memory, which Submit fills, or null; the others are device memory.
   void Bind(Slot slot, float* data) override;
   void SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,
                  std::span<const int32_t> output_rows) override;
+  Status BestLogits(std::span<BestLogit> best) override;
   bool Begin(const RecordingKey& key) override;
   Status Submit() override;
   StepRecording BeginStep(const StepKey& key) override;
+  HeadTurn TakeTurn() override { return std::exchange(turn_, {}); }
   Status SubmitStep(Status recorded) override;
 
   Tensor Load(Slot slot, int width) override;
@@ -115,6 +118,7 @@ class CudaOps final : public Ops {
 
   void JoinNodes();
   void JoinNorms();
+  void LeaveTurn();
   Status PlaceNodes();
   Status EmitAll();
   Status Emit(const Node& node);
@@ -136,6 +140,9 @@ class CudaOps final : public Ops {
   std::list<KeptAngles> angles_;
   cuda::DeviceArray<float> logits_;
   cuda::PinnedArray<float> staged_logits_;  // of steps of few rows, on their way to the caller's memory
+  int logits_width_ = 0;                    // of the step submitted last
+  cuda::DeviceArray<uint64_t> best_logits_;
+  cuda::PinnedArray<uint64_t> staged_best_;
 
   // Scratch of recordings: chunks that stay in place, because graphs point into them.
   std::vector<cuda::DeviceArray<float>> scratch_;
@@ -144,6 +151,7 @@ class CudaOps final : public Ops {
   std::list<KeptShape> shapes_;  // most recently used first
   std::list<KeptStep> steps_;    // likewise; the first is the one begun last
   bool records_step_ = false;
+  HeadTurn turn_;                // left to the cache
   RecordingKey key_;
   bool is_kept_ = false;
   std::deque<Node> nodes_;       // of the recording in progress

@@ -18,7 +18,7 @@ using cuda::FromCuda;
 namespace {
 
 // Recordings of up to so many rows become graphs: decode steps of a batch.
-constexpr int kMostGraphRows = 32;
+constexpr int kMostGraphRows = 64;
 constexpr size_t kKeptShapes = 16;
 constexpr size_t kKeptSteps = 8;
 constexpr size_t kLibraryWorkspace = size_t{32} << 20;
@@ -218,6 +218,7 @@ Status CudaOps::Submit() {
   OSCAR_TRY(record_error_);
   if (records_step_ || key_.num_tokens > kMostGraphRows) {
     JoinNodes();
+    if (records_step_) LeaveTurn();
     OSCAR_TRY(PlaceNodes());
     OSCAR_TRY(EmitAll());
     return records_step_ ? Status() : CopyLogits(current_);
@@ -294,13 +295,32 @@ Status CudaOps::SubmitStep(Status recorded) {
 Status CudaOps::CopyLogits(const KeptGraph& graph) {
   if (!graph.writes_logits) return {};
   const auto values = static_cast<size_t>(key_.num_output_rows) * static_cast<size_t>(graph.logits_width);
+  logits_width_ = graph.logits_width;
   float* const to = slots_[static_cast<size_t>(Slot::kLogits)];
+  if (to == nullptr) return {};
   const bool is_staged = key_.num_output_rows <= kMostGraphRows;
   if (is_staged) OSCAR_TRY(staged_logits_.Grow(values));
   OSCAR_TRY(FromCuda(cudaMemcpyAsync(is_staged ? staged_logits_.data() : to, logits_.data(), values * sizeof(float), cudaMemcpyDeviceToHost,
                                      stream_), "logits"));
   OSCAR_TRY(FromCuda(cudaStreamSynchronize(stream_), "a step"));
   if (is_staged) std::copy_n(staged_logits_.data(), values, to);
+  return {};
+}
+
+Status CudaOps::BestLogits(std::span<BestLogit> best) {
+  OSCAR_CHECK(best.size() * static_cast<size_t>(logits_width_) <= logits_.size());
+  OSCAR_TRY(best_logits_.Grow(best.size()));
+  OSCAR_TRY(staged_best_.Grow(best.size()));
+  OSCAR_TRY(FromCuda(cudaMemsetAsync(best_logits_.data(), 0, best.size() * sizeof(uint64_t), stream_), "best logits"));
+  OSCAR_TRY(FromCuda(LaunchBestLogits({logits_.data(), best_logits_.data(), static_cast<int32_t>(best.size()), logits_width_}, stream_),
+                     "best logits"));
+  OSCAR_TRY(FromCuda(cudaMemcpyAsync(staged_best_.data(), best_logits_.data(), best.size() * sizeof(uint64_t), cudaMemcpyDeviceToHost, stream_),
+                     "best logits"));
+  OSCAR_TRY(FromCuda(cudaStreamSynchronize(stream_), "a step"));
+  for (size_t i = 0; i < best.size(); ++i) {
+    const uint64_t key = staged_best_.data()[i];
+    best[i] = {static_cast<int32_t>(~static_cast<uint32_t>(key)), key >> 32 != kNotFiniteLogit};
+  }
   return {};
 }
 

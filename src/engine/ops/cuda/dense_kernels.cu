@@ -156,6 +156,26 @@ __global__ void RandomNormalKernel(uint16_t* out, int64_t count, float deviation
   out[i] = __bfloat16_as_ushort(__float2bfloat16_rn(deviation * normal));
 }
 
+constexpr int kBestCtas = 16;  // of a row
+
+__global__ void __launch_bounds__(kThreads) BestLogitsKernel(const BestLogitsParams params) {
+  const float* logits = params.logits + static_cast<int64_t>(blockIdx.y) * params.width;
+  unsigned long long best = 0;
+  for (int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x); i < params.width; i += kBestCtas * kThreads) {
+    const uint32_t bits = __float_as_uint(logits[i]);
+    const bool is_finite = (bits & 0x7F800000u) != 0x7F800000u;
+    // -0 counts as 0.
+    const uint32_t ordered = (bits << 1) == 0 ? 0x80000000u : ((bits >> 31) != 0 ? ~bits : bits | 0x80000000u);
+    const unsigned long long key = (static_cast<unsigned long long>(is_finite ? ordered : kNotFiniteLogit) << 32) | ~static_cast<uint32_t>(i);
+    best = key > best ? key : best;
+  }
+  for (int mask = 16; mask > 0; mask >>= 1) {
+    const unsigned long long other = __shfl_xor_sync(~0u, best, mask);
+    best = other > best ? other : best;
+  }
+  if (threadIdx.x % 32 == 0 && best != 0) atomicMax(reinterpret_cast<unsigned long long*>(params.best + blockIdx.y), best);
+}
+
 __global__ void GatherKernel(const GatherParams params) {
   LaunchDependents();
   WaitForPredecessors();
@@ -214,6 +234,12 @@ cudaError_t LaunchRoundToBf16(const float* x, uint16_t* out, int64_t count, cuda
 cudaError_t LaunchRandomNormal(uint16_t* out, int64_t count, float deviation, uint64_t seed,
                                cudaStream_t stream) {
   return LaunchOverlapped(RandomNormalKernel, {dim3(GridOf(count)), kThreads, stream}, out, count, deviation, seed);
+}
+
+cudaError_t LaunchBestLogits(const BestLogitsParams& params, cudaStream_t stream) {
+  if (params.num_rows < 1 || params.width < 1) return cudaErrorInvalidValue;
+  BestLogitsKernel<<<dim3(kBestCtas, static_cast<unsigned>(params.num_rows)), kThreads, 0, stream>>>(params);
+  return cudaGetLastError();
 }
 
 cudaError_t LaunchGather(const GatherParams& params, cudaStream_t stream) {

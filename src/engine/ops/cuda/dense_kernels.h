@@ -91,6 +91,16 @@ cudaError_t LaunchRoundToBf16(const float* x, uint16_t* out, int64_t count, cuda
 // bf16 values of a normal distribution with this standard deviation.
 cudaError_t LaunchRandomNormal(uint16_t* out, int64_t count, float deviation, uint64_t seed, cudaStream_t stream);
 
+// The largest logit of each row as one number: its bits, ordered as unsigned numbers are, above the complement of its index, so that the
+// lowest index wins at equals; with one that is not finite, kNotFiniteLogit above the complement of the index of the first such.
+inline constexpr uint32_t kNotFiniteLogit = 0xFFFFFFFF;
+struct BestLogitsParams {
+  const float* logits;  // [num_rows, width]
+  uint64_t* best;       // [num_rows], zeros before
+  int32_t num_rows, width;
+};
+cudaError_t LaunchBestLogits(const BestLogitsParams& params, cudaStream_t stream);
+
 struct GatherParams {
   const float* x;
   const int32_t* rows;  // [num_rows]

@@ -15,7 +15,7 @@ constexpr int kStep = 8 * 32;  // inner elements that a warp reads at once
 // CTAs of a multiprocessor. Eight 16-byte reads are in flight per thread.
 template <int kRows>
 struct Tuning {
-  static constexpr int kOutputs = kRows > 2 ? 4 : 2, kUnroll = kRows > 2 ? 2 : 4;
+  static constexpr int kOutputs = kRows > 1 ? 4 : 2, kUnroll = kRows > 1 ? 2 : 4;
   static constexpr int kWarps = kRows > 1 ? 12 : 8, kCtas = kRows > 1 ? 1 : 3, kThreads = 32 * kWarps;
 };
 

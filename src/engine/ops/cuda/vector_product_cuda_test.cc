@@ -1,6 +1,7 @@
 // Products of few rows on a CUDA device against double precision.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -137,6 +138,31 @@ TEST(CudaVectorProduct, GatedProductsAreThoseInDouble) {
         }
       }
     }
+  }
+}
+
+TEST(CudaBestLogits, TheLargestOfEachRowTheFirstAtEquals) {
+  if (!HasDevice()) GTEST_SKIP() << "no CUDA device";
+  constexpr int kWidth = 5003;
+  std::mt19937_64 rng(testing::TestSeed(92));
+  std::vector<float> logits = testing::NormalVector(rng, size_t{6} * kWidth);
+  const auto at = [&](int row, int index) -> float& { return logits[static_cast<size_t>(row * kWidth + index)]; };
+  at(1, 4999) = at(1, 77) = 40.0f;
+  for (int i = 0; i < kWidth; ++i) at(2, i) = i == 3000 || i == 17 ? -0.0f : (i == 1000 ? 0.0f : -1.0f - static_cast<float>(i));
+  at(3, 600) = std::nanf(""), at(3, 2) = 1e30f;
+  at(4, 4000) = -INFINITY, at(4, 300) = INFINITY;
+  cuda::DeviceArray<float> device_logits;
+  cuda::DeviceArray<uint64_t> best;
+  ASSERT_TRUE(device_logits.Upload(logits, nullptr).ok() && best.Upload(std::vector<uint64_t>(6), nullptr).ok());
+  ASSERT_EQ(LaunchBestLogits({device_logits.data(), best.data(), 6, kWidth}, nullptr), cudaSuccess);
+  uint64_t keys[6];
+  ASSERT_EQ(cudaMemcpy(keys, best.data(), sizeof(keys), cudaMemcpyDeviceToHost), cudaSuccess);
+  const int first_tokens[6] = {-1, 77, 17, 600, 300, -1};
+  for (int row = 0; row < 6; ++row) {
+    const auto begin = logits.begin() + row * kWidth;
+    const int expected = first_tokens[row] >= 0 ? first_tokens[row] : static_cast<int>(std::max_element(begin, begin + kWidth) - begin);
+    EXPECT_EQ(static_cast<int>(~static_cast<uint32_t>(keys[row])), expected) << row;
+    EXPECT_EQ(keys[row] >> 32 == kNotFiniteLogit, row == 3 || row == 4) << row;
   }
 }
 

@@ -10,10 +10,6 @@ std::span<const DecodeKernel> DecodeKernelsD128() {
   static const DecodeKernel kernels[] = {
       DecodeInstance<Four, DecodeVariant::kNormal>(DecodeKernelKind::kNormal),
       DecodeInstance<Eight, DecodeVariant::kNormal>(DecodeKernelKind::kNormal),
-      DecodeInstance<Four, DecodeVariant::kLoadOnly>(DecodeKernelKind::kLoadOnly),
-      DecodeInstance<Eight, DecodeVariant::kLoadOnly>(DecodeKernelKind::kLoadOnly),
-      DecodeInstance<Four, DecodeVariant::kComputeOnly>(DecodeKernelKind::kComputeOnly),
-      DecodeInstance<Eight, DecodeVariant::kComputeOnly>(DecodeKernelKind::kComputeOnly),
   };
   return kernels;
 }

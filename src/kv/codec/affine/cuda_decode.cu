@@ -6,7 +6,7 @@ const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind k
   const DecodeKernel* best = nullptr;
   for (const std::span<const DecodeKernel> kernels :
        {DecodeKernelsD64(), DecodeKernelsD128(), DecodeKernelsD192(), DecodeKernelsD256(),
-        DecodeKernelsOf16Heads()}) {
+        DecodeKernelsOf16Heads(), DecodeKernelsOfLimits()}) {
     for (const DecodeKernel& kernel : kernels) {
       if (kernel.head_dim != head_dim || kernel.head_tile < group || kernel.kind != kind) continue;
       if (best == nullptr || kernel.head_tile < best->head_tile) best = &kernel;

@@ -26,6 +26,7 @@ std::span<const DecodeKernel> DecodeKernelsD64();
 std::span<const DecodeKernel> DecodeKernelsD128();
 std::span<const DecodeKernel> DecodeKernelsD192();
 std::span<const DecodeKernel> DecodeKernelsD256();
+std::span<const DecodeKernel> DecodeKernelsOfLimits();
 std::span<const DecodeKernel> DecodeKernelsOf16Heads();
 
 // The smallest kernel that takes `group` query heads per KV head, or null.

@@ -197,20 +197,23 @@ static __device__ double MeanScore(const DecodeParams& params, int sequence, int
   return sum;
 }
 
-// The judge: float64 softmax attention of one query head on the decoded elements; with `magnitude`
-// of |values|, the size against which cancellation is judged. One CTA per (query head, sequence).
+struct JudgeOutputs {
+  bool magnitude;    // of |values|, the size against which cancellation is judged
+  double* out;       // [B, Hq, d]
+  double* log_mass;  // [B, Hq]: log2 of the sum of 2^score; or null
+};
+// The judge: float64 softmax attention of one query head on the decoded elements. One CTA per
+// (query head, sequence).
 static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pages,
-                                      const int32_t* num_rows, int d, bool magnitude, double* out) {
+                                      const int32_t* num_rows, int d, JudgeOutputs outputs) {
   namespace layout = affine::device;
   const int query_head = blockIdx.x, sequence = blockIdx.y, head = query_head / params.group;
   const int code_tokens = num_pages[sequence] * layout::kTokens, rows = num_rows[sequence];
   const size_t query_row =
       static_cast<size_t>(sequence) * params.kv_heads * params.group + query_head;
-  __shared__ double partial[256], weights[256];
-  __shared__ double q[256];
-  for (int i = threadIdx.x; i < d; i += blockDim.x) {
+  __shared__ double partial[256], weights[256], q[256];
+  for (int i = threadIdx.x; i < d; i += blockDim.x)
     q[i] = __uint_as_float(static_cast<uint32_t>(params.queries[query_row * d + i]) << 16);
-  }
   __syncthreads();
   auto element = [&](int index, int dim, bool is_key) -> double {
     if (index < code_tokens) {
@@ -268,15 +271,17 @@ static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pa
       if (base + i < code_tokens) code_sum += weights[i];
       if (static_cast<int>(threadIdx.x) < d) {
         const double value = element(base + i, threadIdx.x, false);
-        result += weights[i] * (magnitude ? fabs(value) : value);
+        result += weights[i] * (outputs.magnitude ? fabs(value) : value);
       }
     }
     __syncthreads();
   }
+  if (outputs.log_mass != nullptr && threadIdx.x == 0)
+    outputs.log_mass[query_row] = total > 0 ? top + log2(sum) : -INFINITY;
   if (static_cast<int>(threadIdx.x) < d) {
     if (params.value_mean != nullptr && total > 0)
       result += code_sum * params.value_mean[head * d + threadIdx.x];
-    out[query_row * d + threadIdx.x] = total > 0 ? result / sum : 0.0;
+    outputs.out[query_row * d + threadIdx.x] = total > 0 ? result / sum : 0.0;
   }
 }
 
@@ -396,9 +401,23 @@ class Launch {
     DeviceBuffer<double> expected(query_.size());
     JudgeAttention<<<dim3(problem_.query_heads(), static_cast<int>(problem_.sequences.size())),
                      256>>>(Params(set), num_pages_.data(), num_rows_.data(), problem_.head_dim,
-                            magnitude, expected.data());
+                            {magnitude, expected.data(), nullptr});
     OSCAR_FIXTURE_CHECK(cudaGetLastError());
     return expected.Download();
+  }
+  // Without the mean of the values, and log2 of the sums of 2^score: [B, Hq].
+  struct Parts {
+    std::vector<double> out, log_mass;
+  };
+  Parts JudgeParts() const {
+    DeviceBuffer<double> expected(query_.size()), log_mass(query_.size() / problem_.head_dim);
+    DecodeParams params = Params();
+    params.value_mean = nullptr;
+    JudgeAttention<<<dim3(problem_.query_heads(), static_cast<int>(problem_.sequences.size())),
+                     256>>>(params, num_pages_.data(), num_rows_.data(), problem_.head_dim,
+                            {false, expected.data(), log_mass.data()});
+    OSCAR_FIXTURE_CHECK(cudaGetLastError());
+    return {expected.Download(), log_mass.Download()};
   }
   void PoisonOutputs() {
     out_.Fill(0xFF);

@@ -21,7 +21,9 @@ struct DecodeItem {
   int32_t slot;
   int32_t pair_first_slot;
   int32_t pair_num_slots;
-  int32_t unused_padding[2];
+  // Slots of the pair with the other half of the tokens (JoinParams); 0: there is none.
+  int32_t sibling_first_slot;
+  int32_t sibling_num_slots;
 };
 static_assert(sizeof(DecodeItem) == 48);
 
@@ -35,6 +37,20 @@ struct DecodeStart {
   int32_t unused_padding;
 };
 static_assert(sizeof(DecodeStart) == 64);
+
+// Separate spaces (gpu.md 5.1, online mode): a sequence stands twice in the plan, as its INT2 pages (number i < num_code_sequences, queries
+// in code space) and as its BF16 rows (number num_code_sequences + i, raw queries); LinkSpaces makes the pairs siblings. The CTA that
+// completes both writes the rows (code part A_V^-1 + mu_V) and row part, weighted, in f32, instead of DecodeParams::out.
+struct JoinParams {
+  float* out;  // row i, head h at out + i * token_stride + h * head_stride; null: no join
+  int64_t token_stride;
+  int64_t head_stride;
+  const float* matrix;  // A_V^-1, [d, d] f32 row-major of KV head h at matrix + h * matrix_stride; null: the identity
+  int64_t matrix_stride;
+  const float* mean;  // mu_V, [d] f32 likewise, or null
+  int64_t mean_stride;
+  int32_t num_code_sequences;  // 0: nothing is encoded, every sequence stands once
+};
 
 struct DecodeParams {
   const uint16_t* queries;  // [B, Hq, d] bf16, code space: for INT2 pages and BF16 rows (common
@@ -70,6 +86,7 @@ struct DecodeParams {
   int32_t group;  // query heads per KV head
   float kappa;    // softmax scale * log2(e)
   float* out_lse;  // [B, Hq] natural log of the sum of exp(scores), -inf without tokens; or null
+  JoinParams join;
 };
 
 }  // namespace oscar::kernels::cuda

@@ -20,6 +20,8 @@ struct DecodePlanOptions {
   // Below this, equal sequences whose number divides the CTAs well get equal splits of one CTA
   // each.
   int64_t whole_splits_below_bytes = 300'000'000;
+  // What a tile costs in bytes of pages: 1 by its own bytes. A window of rows by itself is bound by latency.
+  int tile_cost = 1;
 };
 
 struct DecodePlan {
@@ -30,5 +32,10 @@ struct DecodePlan {
   int64_t bytes = 0;  // that the launch reads from the pools
 };
 DecodePlan PlanDecode(std::span<const SequenceExtent> sequences, const DecodePlanOptions& options);
+
+// The plan of sequences in separate spaces (JoinParams): their pages as sequences [0, n), their BF16 rows as [n, 2 n), linked as siblings.
+// A short launch, or one of a single long sequence, gives each (sequence, KV head) CTAs of its own, some for the pages and some for the
+// rows; else the plan is that of PlanDecode with every item in two, one after the other.
+DecodePlan PlanSpaces(std::span<const SequenceExtent> sequences, const DecodePlanOptions& options);
 
 }  // namespace oscar::kernels::cuda

@@ -160,7 +160,8 @@ OSCAR_HOST_DEVICE inline bool WholeSplitItem(const DecodeBatch& batch, int cta, 
           cta,
           pair * batch.whole_splits,
           parts,
-          {}};
+          0,
+          0};
   return true;
 }
 
@@ -190,7 +191,8 @@ OSCAR_HOST_DEVICE inline DecodeItem ItemBetweenCuts(const DecodeBatch& batch, co
           cta + pair,
           first + pair,
           last - first + 1,
-          {}};
+          0,
+          0};
 }
 
 // Slots and entries of the list of items: an upper bound that depends on the size of the batch

@@ -154,5 +154,50 @@ TEST(DecodePlan, EqualFewSequencesGetOneItemPerCta) {
   EXPECT_EQ(ctas, 128);
 }
 
+// Returns whether every pair has CTAs of its own.
+bool ExpectSpaces(const std::vector<SequenceExtent>& sequences, const DecodePlanOptions& options) {
+  const DecodePlan plan = PlanSpaces(sequences, options);
+  const int count = static_cast<int>(sequences.size());
+  std::vector<SequenceExtent> halves;
+  for (const SequenceExtent& extent : sequences) halves.push_back({extent.num_code_pages, 0});
+  for (const SequenceExtent& extent : sequences) halves.push_back({0, extent.num_rows});
+  ExpectComplete(halves, options, plan);
+  std::map<std::pair<int, int>, std::pair<int, int>> slots;  // of (sequence, head): first, count
+  for (const DecodeItem& item : plan.items) {
+    if (item.pair_num_slots > 0) slots[{item.sequence, item.head}] = {item.pair_first_slot, item.pair_num_slots};
+  }
+  EXPECT_EQ(slots.size(), static_cast<size_t>(2 * count * options.kv_heads));
+  bool is_own = true;
+  const auto check = [&](const DecodeItem& item) {
+    EXPECT_EQ((std::pair(item.sibling_first_slot, item.sibling_num_slots)), (slots[{(item.sequence + count) % (2 * count), item.head}]));
+  };
+  for (const DecodeItem& item : plan.items) {
+    if (item.pair_num_slots > 0) check(item);
+  }
+  for (const DecodeStart& start : plan.starts) {
+    if (start.has_first != 0) check(start.first);
+    is_own &= start.next == start.end;
+  }
+  return is_own;
+}
+
+TEST(DecodePlan, SpacesAreWholeAndKnowTheirSiblings) {
+  // Short, long and longest contexts at batch 1: CTAs of their own. Few rows beside many pages at batch 4: CTAs have both.
+  EXPECT_TRUE(ExpectSpaces({{10, 384}}, Options(8, 132)));
+  EXPECT_TRUE(ExpectSpaces({{1594, 384}}, Options(8, 132)));
+  EXPECT_TRUE(ExpectSpaces({{10, 384}, {11, 321}, {10, 321}, {10, 321}}, Options(8, 132)));
+  EXPECT_FALSE(ExpectSpaces({{1594, 384}, {1594, 384}, {1594, 384}, {1594, 384}}, Options(8, 132)));
+  ExpectSpaces({{900, 321}, {1, 321}}, Options(8, 132));
+  EXPECT_FALSE(ExpectSpaces({{900, 64}, {0, 1}, {17, 321}}, Options(3, 31)));
+  std::mt19937_64 rng(testing::TestSeed(14));
+  for (int round = 0; round < 300; ++round) {
+    std::vector<SequenceExtent> sequences(1 + rng() % 9);
+    for (SequenceExtent& extent : sequences)
+      extent = {static_cast<int>(rng() % (round % 2 == 0 ? 20 : 2000)), 1 + static_cast<int>(rng() % 384)};
+    ExpectSpaces(sequences, Options(1 + static_cast<int>(rng() % 8), 1 + static_cast<int>(rng() % 200)));
+    if (HasFailure()) FAIL() << "round " << round;
+  }
+}
+
 }  // namespace
 }  // namespace oscar::kernels::cuda

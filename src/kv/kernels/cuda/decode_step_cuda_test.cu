@@ -125,7 +125,7 @@ class Batch {
     DeviceBuffer<int32_t> pages(num_pages), rows(num_rows);
     DeviceBuffer<double> expected(out_.size());
     fixture::JudgeAttention<<<dim3(kHeads * kGroup, num_sequences_), 256>>>(
-        Params(), pages.data(), rows.data(), kD, false, expected.data());
+        Params(), pages.data(), rows.data(), kD, {false, expected.data(), nullptr});
     OSCAR_FIXTURE_CHECK(cudaGetLastError());
     return expected.Download();
   }

@@ -1,4 +1,5 @@
 #include "src/kv/kernels/cuda/cache_kernels.h"
+#include "src/kv/kernels/cuda/ptx/launch.cuh"
 
 namespace oscar::kernels::cuda {
 namespace {
@@ -10,6 +11,8 @@ constexpr int kThreads = 128, kMostPairs = 128;
 template <int kHeads>
 __global__ void __launch_bounds__(kThreads) RotatingMeanKernel(const RotatingMeanParams params) {
   __shared__ float2 factors[kMostPairs][kHeads];  // of cos and of sin
+  ptx::WaitForPredecessors();
+  ptx::LaunchDependents();
   const int head = static_cast<int>(blockIdx.y), sequence = static_cast<int>(blockIdx.z);
   const uint16_t* queries =
       params.queries +
@@ -52,21 +55,26 @@ cudaError_t LaunchRotatingMean(const RotatingMeanParams& params, int num_sequenc
                                cudaStream_t stream) {
   if (params.num_pairs < 1 || params.num_pairs > kMostPairs || params.group > params.head_tile)
     return cudaErrorInvalidValue;
-  const dim3 grid((params.num_pages + kThreads - 1) / kThreads, params.kv_heads, num_sequences);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim =
+      dim3((params.num_pages + kThreads - 1) / kThreads, params.kv_heads, num_sequences);
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
   switch (params.head_tile) {
     case 4:
-      RotatingMeanKernel<4><<<grid, kThreads, 0, stream>>>(params);
-      break;
+      return cudaLaunchKernelEx(&config, RotatingMeanKernel<4>, params);
     case 8:
-      RotatingMeanKernel<8><<<grid, kThreads, 0, stream>>>(params);
-      break;
+      return cudaLaunchKernelEx(&config, RotatingMeanKernel<8>, params);
     case 16:
-      RotatingMeanKernel<16><<<grid, kThreads, 0, stream>>>(params);
-      break;
+      return cudaLaunchKernelEx(&config, RotatingMeanKernel<16>, params);
     default:
       return cudaErrorInvalidValue;
   }
-  return cudaGetLastError();
 }
 
 }  // namespace oscar::kernels::cuda

@@ -21,11 +21,8 @@ __global__ void __launch_bounds__(kStoreThreads)
   ptx::WaitForPredecessors();
   ptx::LaunchDependents();
   const int token = static_cast<int>(blockIdx.x), d = params.head_dim, pieces = d / 8;
-  const bool is_step = params.positions != nullptr;
-  const int position = is_step ? params.positions[token] : params.first_position + token;
-  const int slot = position % 64;
-  const int64_t page = is_step ? params.newest_pages[token]
-                               : params.pages[position / 64 - params.first_position / 64];
+  const int position = params.first_position + token, slot = position % 64;
+  const int64_t page = params.pages[position / 64 - params.first_position / 64];
   for (int i = threadIdx.x; i < 2 * params.kv_heads * pieces; i += kStoreThreads) {
     const int side = i / (params.kv_heads * pieces), head = i / pieces % params.kv_heads,
               dim = i % pieces * 8;
@@ -253,7 +250,7 @@ dim3 GridOf(const Params& params) {
 cudaError_t LaunchStoreRows(const StoreRowsParams& params, int num_tokens, cudaStream_t stream) {
   if (num_tokens == 0) return cudaSuccess;
   if (num_tokens < 0 || params.kv_heads < 1 || params.head_dim % 64 != 0 ||
-      (params.positions == nullptr && params.first_position % 64 + num_tokens > 64 * kMostStoredPages)) {
+      params.first_position % 64 + num_tokens > 64 * kMostStoredPages) {
     return cudaErrorInvalidValue;
   }
   return LaunchOverlapped<StoreRowsParams>(StoreRowsKernel, dim3(num_tokens), kStoreThreads, params, stream);

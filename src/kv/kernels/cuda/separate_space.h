@@ -36,9 +36,6 @@ struct StoreRowsParams {
   DeviceRows values;
   int32_t pages[kMostStoredPages];  // BF16 page ids by position / 64, from first_position / 64 on
   int32_t first_position;
-  // Rows of different sequences instead: position and BF16 page id of each, in device memory; null: as above.
-  const int32_t* positions;
-  const int32_t* newest_pages;
   uint8_t* row_pool;  // layer base, as AppendParams
   DeviceStatus* status;
   int32_t layer;

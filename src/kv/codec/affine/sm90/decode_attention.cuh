@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "src/kv/codec/affine/sm90/decode_config.h"
+#include "src/kv/codec/affine/sm90/decode_join.cuh"
 #include "src/kv/codec/affine/sm90/decode_merge.cuh"
 #include "src/kv/codec/affine/sm90/decode_query.cuh"
 #include "src/kv/codec/affine/sm90/page_ring.cuh"
@@ -267,13 +268,16 @@ __device__ __forceinline__ void RequestItem(typename Config::Shared& shared,
 // Counts a published part in; true for the last one of its pair, whose caller then sees all parts.
 // By one thread, after a barrier behind the stores of the part.
 __device__ __forceinline__ bool ArriveAtPair(const DecodeParams& params, const DecodeItem& item) {
-  int32_t* counter = params.pair_counters + item.sequence * params.kv_heads + item.head;
+  // Siblings share the counter of the first.
+  const int first_rows = item.sibling_num_slots > 0 ? params.join.num_code_sequences : 0;
+  const int sequence = item.sequence < first_rows ? item.sequence : item.sequence - first_rows;
+  int32_t* counter = params.pair_counters + sequence * params.kv_heads + item.head;
   int before;
   asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
                : "=r"(before)
                : "l"(counter)
                : "memory");
-  if (before != item.pair_num_slots - 1) return false;
+  if (before != item.pair_num_slots + item.sibling_num_slots - 1) return false;
   *counter = 0;
   return true;
 }
@@ -288,6 +292,7 @@ __device__ __forceinline__ void EnterFirstItem(typename Config::Shared& shared,
   const DecodeItem first = start.first;
   const bool has_first = start.has_first;
   if (has_first) ring.RequestFirstIds(params, first, 0);
+  if (has_first && params.join.out != nullptr) PrefetchJoinMatrix<Config>(params, first);
   if (threadIdx.x == 0) {
     shared.items[0] = first;
     shared.is_valid[0] = has_first;
@@ -443,33 +448,44 @@ __global__ void __launch_bounds__(Config::kThreads, 1)
     const bool has_mean = params.value_mean != nullptr;
     if (ring.tile() == 0) PublishWarp<Config>(shared, warp, lane, has_mean, state);
     ptx::CopyAsyncWaitAll();
-    const DecodeItem item = shared.items[current];
+    const int slot = shared.items[current].slot;
     __syncthreads();
     // Between these barriers: this item's part, the next item's query operands, the output of the
     // pair that the item before completed, and the item after the next.
     if (threadIdx.x == 0) {
+      shared.ending = shared.items[current];
       shared.items[current] = shared.staged;
       shared.is_valid[current] = shared.is_staged_valid;
     }
-    MergeWarps<Config>(shared, params, item.slot, 0, lane);
+    MergeWarps<Config>(shared, params, slot, 0, lane);
     if constexpr (Config::kTiles == 2) {  // the second tile in the place of the first
       __syncthreads();
       if (ring.tile() == 1) PublishWarp<Config>(shared, warp, lane, has_mean, state);
       __syncthreads();
-      MergeWarps<Config>(shared, params, item.slot, 1, lane);
+      MergeWarps<Config>(shared, params, slot, 1, lane);
     }
     if (shared.is_valid[current ^ 1])
       QuantizeQueries<Config>(shared, params, current ^ 1, kWarps - 1 - warp, lane);
-    if (shared.is_pair_done) MergeParts<Config>(params, shared.done, warp, lane);
+    const bool is_pair_done = shared.is_pair_done;
+    if (is_pair_done && params.join.out == nullptr) MergeParts<Config>(params, shared.done, warp, lane);
     __syncthreads();
+    if (is_pair_done && params.join.out != nullptr) {
+      JoinPair<Config>(params);
+      __syncthreads();
+    }
     // The others go on; they look at the answer at the end of the next item.
     if (threadIdx.x == 0) {
-      shared.done = item;
-      shared.is_pair_done = ArriveAtPair(params, item);
+      shared.done = shared.ending;
+      shared.is_pair_done = ArriveAtPair(params, shared.ending);
     }
   }
   __syncthreads();
-  if (shared.is_pair_done) MergeParts<Config>(params, shared.done, warp, lane);
+  if (!shared.is_pair_done) return;
+  if (params.join.out == nullptr) {
+    MergeParts<Config>(params, shared.done, warp, lane);
+  } else {
+    JoinPair<Config>(params);
+  }
 }
 
 }  // namespace oscar::affine::sm90

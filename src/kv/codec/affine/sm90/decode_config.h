@@ -34,6 +34,8 @@ struct DecodeConfig {
 #endif
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kTileWarps = kWarps / kTiles;  // that share the units of an item
+  // Records of a head tile that shared memory holds: those of its warps, and for the join two of each tile.
+  static constexpr int kMergeRecords = kTileWarps > 2 * kTiles ? kTileWarps : 2 * kTiles;
   // Of one warp's ring; 2 x 4,608 B x 16 = 144 KB at d = 128.
   static constexpr int kStages = D == 64 ? 4 : (D == 192 ? 3 : 2);
   static constexpr int kStageBytes = device::BlockBytes(D);
@@ -43,7 +45,7 @@ struct DecodeConfig {
   struct Shared {
     alignas(128) uint8_t ring[kWarps][kStages][kStageBytes];
     // Head rows rotated by 8 (head / heads per lane) words: no bank conflicts.
-    alignas(16) float merge[kTileWarps][kHeadTile][D];  // of one tile after the other
+    alignas(16) float merge[kMergeRecords][kHeadTile][D];  // of one tile after the other
     alignas(16) float stats[kWarps][kHeadTile][4];      // m, l, INT2 part of l, unused
     float row_stats[kWarps][kHeadTile]
                    [2];  // m, l after the BF16 tiles; only where values have a mean
@@ -60,6 +62,7 @@ struct DecodeConfig {
     uint32_t ids[kWarps][2][64];    // by item: page ids of the warp's units, two batches of 32
     alignas(16) DecodeItem staged;  // the item after the next, and whether there is one
     int32_t is_staged_valid;
+    DecodeItem ending;              // the item whose warps are being merged
     DecodeItem done;  // the item before, and whether it completed its pair
     int32_t is_pair_done;
     int32_t next_item, end_item;  // of the list, what is not staged yet

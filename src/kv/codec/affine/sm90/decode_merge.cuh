@@ -138,72 +138,85 @@ __device__ __forceinline__ void MergeWarps(const typename Config::Shared& shared
   }
 }
 
+// The partial records of a (sequence, KV head), slots [first_slot, + num_slots), joined: of one head, kWidth dimensions from `dim` on.
+template <int kWidth>
+struct JoinedRecords {
+  FloatGroup<kWidth> sum = {};  // not normalised
+  float m = kEmptyReference, l = 0.0f, code_l = 0.0f;
+};
+template <class Config, int kWidth>
+__device__ __forceinline__ JoinedRecords<kWidth> JoinRecords(const DecodeParams& params, int first_slot, int num_slots, int head,
+                                                             int dim, int lane) {
+  constexpr int kD = Config::kHeadDim, kHeadTile = Config::kGroupHeads;
+  constexpr int kAtOnce = 16;  // loads in flight
+  using Group = FloatGroup<kWidth>;
+  const float4* stats = reinterpret_cast<const float4*>(params.partial_stats) + static_cast<size_t>(first_slot) * kHeadTile;
+  const float* parts = params.partials + static_cast<size_t>(first_slot) * kHeadTile * kD;
+  JoinedRecords<kWidth> joined;
+#pragma unroll 1
+  for (int first = 0; first < num_slots; first += kAtOnce) {
+    const int count = min(kAtOnce, num_slots - first), own = lane % kAtOnce;
+    const float4 record = own < count ? __ldcg(stats + (first + own) * kHeadTile + head)
+                                      : make_float4(kEmptyReference, 0.0f, 0.0f, 0.0f);
+    const float* row = parts + (static_cast<size_t>(first) * kHeadTile + head) * kD + dim;
+    Group part[kAtOnce];
+#pragma unroll
+    for (int s = 0; s < kAtOnce; ++s) {
+      part[s] = {};
+      if (s >= count) continue;
+      const float* source = row + s * (kHeadTile * kD);
+      if constexpr (kWidth == 1) part[s].x[0] = __ldcg(source);
+      if constexpr (kWidth == 2)
+        *reinterpret_cast<float2*>(&part[s]) = __ldcg(reinterpret_cast<const float2*>(source));
+      if constexpr (kWidth == 4)
+        *reinterpret_cast<float4*>(&part[s]) = __ldcg(reinterpret_cast<const float4*>(source));
+    }
+    const float new_m = fmaxf(joined.m, MaxOverLanes<kAtOnce>(record.x));
+    const float old = ptx::Exp2(joined.m - new_m), e = own < count ? ptx::Exp2(record.x - new_m) : 0.0f;
+    joined.m = new_m;
+    joined.l = fmaf(joined.l, old, SumOverLanes<kAtOnce>(e * record.y));
+    if (params.value_mean != nullptr)
+      joined.code_l = fmaf(joined.code_l, old, SumOverLanes<kAtOnce>(e * record.z));
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) joined.sum.x[i] *= old;
+#pragma unroll
+    for (int s = 0; s < kAtOnce; ++s) {
+      const float weight = __shfl_sync(~0u, e, s);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) joined.sum.x[i] = fmaf(weight, part[s].x[i], joined.sum.x[i]);
+    }
+  }
+  return joined;
+}
+
 // Joins the partial records of a (sequence, KV head) and writes the output rows; by the CTA that
 // arrived last.
 template <class Config>
 __device__ __forceinline__ void MergeParts(const DecodeParams& params, const DecodeItem& item,
                                            int warp, int lane) {
-  constexpr int kD = Config::kHeadDim, kHeadTile = Config::kGroupHeads,
-                kWidth = kMergeWidth<Config>;
+  constexpr int kD = Config::kHeadDim, kWidth = kMergeWidth<Config>;
   constexpr int kSegments = kD / (32 * kWidth);
-  constexpr int kAtOnce = 16;  // loads in flight
-  using Group = FloatGroup<kWidth>;
-  const int slots = item.pair_num_slots;
-  const float4* stats = reinterpret_cast<const float4*>(params.partial_stats) +
-                        static_cast<size_t>(item.pair_first_slot) * kHeadTile;
-  const float* parts = params.partials + static_cast<size_t>(item.pair_first_slot) * kHeadTile * kD;
 #pragma unroll 1
   for (int segment = warp; segment < params.group * kSegments; segment += Config::kWarps) {
     const int head = segment / kSegments;
     const int dim = (segment % kSegments * 32 + lane) * kWidth;
-    float m = kEmptyReference, l = 0.0f, code_l = 0.0f;
-    Group sum = {};
-#pragma unroll 1
-    for (int first = 0; first < slots; first += kAtOnce) {
-      const int count = min(kAtOnce, slots - first), own = lane % kAtOnce;
-      const float4 record = own < count ? __ldcg(stats + (first + own) * kHeadTile + head)
-                                        : make_float4(kEmptyReference, 0.0f, 0.0f, 0.0f);
-      const float* row = parts + (static_cast<size_t>(first) * kHeadTile + head) * kD + dim;
-      Group part[kAtOnce];
-#pragma unroll
-      for (int s = 0; s < kAtOnce; ++s) {
-        part[s] = {};
-        if (s >= count) continue;
-        const float* source = row + s * (kHeadTile * kD);
-        if constexpr (kWidth == 1) part[s].x[0] = __ldcg(source);
-        if constexpr (kWidth == 2)
-          *reinterpret_cast<float2*>(&part[s]) = __ldcg(reinterpret_cast<const float2*>(source));
-        if constexpr (kWidth == 4)
-          *reinterpret_cast<float4*>(&part[s]) = __ldcg(reinterpret_cast<const float4*>(source));
-      }
-      const float new_m = fmaxf(m, MaxOverLanes<kAtOnce>(record.x));
-      const float old = ptx::Exp2(m - new_m), e = own < count ? ptx::Exp2(record.x - new_m) : 0.0f;
-      m = new_m;
-      l = fmaf(l, old, SumOverLanes<kAtOnce>(e * record.y));
-      if (params.value_mean != nullptr)
-        code_l = fmaf(code_l, old, SumOverLanes<kAtOnce>(e * record.z));
-#pragma unroll
-      for (int i = 0; i < kWidth; ++i) sum.x[i] *= old;
-#pragma unroll
-      for (int s = 0; s < kAtOnce; ++s) {
-        const float weight = __shfl_sync(~0u, e, s);
-#pragma unroll
-        for (int i = 0; i < kWidth; ++i) sum.x[i] = fmaf(weight, part[s].x[i], sum.x[i]);
-      }
-    }
+    JoinedRecords<kWidth> joined =
+        JoinRecords<Config, kWidth>(params, item.pair_first_slot, item.pair_num_slots, head, dim, lane);
+    const float l = joined.l;
     const size_t index =
         ((static_cast<size_t>(item.sequence) * params.kv_heads + item.head) * params.group + head) *
             kD +
         dim;
     if (params.out_lse != nullptr && segment % kSegments == 0 && lane == 0) {
       params.out_lse[index / kD] =
-          l > 0.0f ? (m + ptx::Log2(l)) * 0.6931471805599453f : -__builtin_huge_valf();
+          l > 0.0f ? (joined.m + ptx::Log2(l)) * 0.6931471805599453f : -__builtin_huge_valf();
     }
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
+      float& sum = joined.sum.x[i];
       if (params.value_mean != nullptr)
-        sum.x[i] = fmaf(code_l, params.value_mean[item.head * kD + dim + i], sum.x[i]);
-      const float result = l > 0.0f ? sum.x[i] / l : (l == 0.0f ? 0.0f : l);
+        sum = fmaf(joined.code_l, params.value_mean[item.head * kD + dim + i], sum);
+      const float result = l > 0.0f ? sum / l : (l == 0.0f ? 0.0f : l);
       params.out[index + i] = static_cast<uint16_t>(ptx::PackBf16(result, 0.0f));
       if (params.out_f32 != nullptr) params.out_f32[index + i] = result;
     }
