@@ -40,7 +40,7 @@ class Carver {
 }  // namespace
 
 Result<std::unique_ptr<KvCache>> GgmlKvCache::Create(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config,
-                                                     GgmlExecutor& executor) {
+                                                     GgmlExecutor& executor, StepObserver observer) {
   if (!(profile.shape() == config.shape)) return {StatusCode::kInvalidArgument, "the profile was made for another attention shape"};
   if (config.max_tokens < 1 || config.max_tokens > std::numeric_limits<int>::max() - kCellStep) {
     return {StatusCode::kInvalidArgument, "a KV cache of " + std::to_string(config.max_tokens) + " tokens"};
@@ -48,11 +48,22 @@ Result<std::unique_ptr<KvCache>> GgmlKvCache::Create(const KvMethod& method, Cod
   if (config.max_sequences < 1 || config.max_step_tokens < 1) {
     return {StatusCode::kInvalidArgument, "a KV cache needs at least one sequence and one token in a step"};
   }
-  return std::unique_ptr<KvCache>(new GgmlKvCache(method, std::move(profile), config, executor));
+  return std::unique_ptr<KvCache>(new GgmlKvCache(method, std::move(profile), config, executor, std::move(observer)));
 }
 
-GgmlKvCache::GgmlKvCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config, GgmlExecutor& executor)
-    : method_(method), profile_(std::move(profile)), config_(config), executor_(executor) {}
+GgmlKvCache::GgmlKvCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config, GgmlExecutor& executor, StepObserver observer)
+    : method_(method), profile_(std::move(profile)), config_(config), executor_(executor), observer_(std::move(observer)) {}
+
+GgmlKvCache::~GgmlKvCache() {
+  if (steps_in_flight_ > 0) observer_(false);
+}
+
+void GgmlKvCache::SetReserved(Sequence& sequence, int num_tokens) {
+  const int before = steps_in_flight_;
+  steps_in_flight_ += (num_tokens > 0 ? 1 : 0) - (sequence.reserved > 0 ? 1 : 0);
+  sequence.reserved = num_tokens;
+  if ((before > 0) != (steps_in_flight_ > 0)) observer_(steps_in_flight_ > 0);
+}
 
 Result<GgmlKvCache::Sequence*> GgmlKvCache::Get(SequenceId id) {
   const auto found = sequences_.find(id);
@@ -106,7 +117,9 @@ Result<int> GgmlKvCache::Truncate(SequenceId sequence, int length) {
 }
 
 Status GgmlKvCache::Release(SequenceId sequence) {
-  if (sequences_.erase(sequence) == 0) return {StatusCode::kNotFound, Name(sequence) + " does not exist"};
+  OSCAR_ASSIGN_OR_RETURN(Sequence* const state, Get(sequence));
+  SetReserved(*state, 0);
+  sequences_.erase(sequence);
   return {};
 }
 
@@ -152,7 +165,7 @@ Status GgmlKvCache::Reserve(SequenceId sequence, int num_tokens) {
                                                 std::to_string(config_.max_tokens) + " in the cache " + std::to_string(TokensHeld()) + " are in use"};
   }
   OSCAR_TRY(Grow(*state, int64_t{state->length} + num_tokens));
-  state->reserved = num_tokens;
+  SetReserved(*state, num_tokens);
   state->appended = 0;
   return {};
 }
@@ -288,13 +301,13 @@ Status GgmlKvCache::Commit(SequenceId sequence, int num_tokens) {
     return {StatusCode::kFailedPrecondition, Name(sequence) + ": only " + std::to_string(state->appended) + " layers were appended"};
   }
   state->length += num_tokens;
-  state->reserved = 0;
+  SetReserved(*state, 0);
   return {};
 }
 
 void GgmlKvCache::Abandon(SequenceId sequence) {
   const auto found = sequences_.find(sequence);
-  if (found != sequences_.end()) found->second.reserved = 0;
+  if (found != sequences_.end()) SetReserved(found->second, 0);
 }
 
 KvCacheStats GgmlKvCache::stats() const {

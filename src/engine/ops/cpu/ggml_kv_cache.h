@@ -1,10 +1,12 @@
 // GgmlKvCache: the method `f16`: the cache and the attention that llama.cpp has by default (F16 rows, V transposed; the products
-// of K and Q in f16, softmax in f32, the products of V and the weights in f16, cells padded to 256), with ggml's own operations. A
-// model over it gives llama.cpp's logits to the bit on the same ggml and processor (tests/oracle). No pages, no windows, nothing
+// of K and Q in f16, softmax in f32, the products of V and the weights in f16, cells padded to 256), with ggml's own operations, and
+// while it has a step in flight the products of weights are ggml's, too. So a model over it gives llama.cpp's logits to the bit on
+// the same ggml and processor (tests/oracle). No pages, no windows, nothing
 // shared between sequences; any length can be resumed exactly.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -18,9 +20,13 @@ namespace oscar::engine {
 
 class GgmlKvCache final : public KvCache {
  public:
+  // Told true when the first step begins and false when none is in flight any more.
+  using StepObserver = std::function<void(bool in_flight)>;
+
   // Errors as KvCache::Create. `sink` and `recent` of the config mean nothing here. The executor must outlive the cache.
   static Result<std::unique_ptr<KvCache>> Create(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config,
-                                                 GgmlExecutor& executor);
+                                                 GgmlExecutor& executor, StepObserver observer);
+  ~GgmlKvCache() override;
 
   Result<SequenceId> NewSequence() override;
   Result<SequenceId> Fork(SequenceId sequence) override;
@@ -56,7 +62,9 @@ class GgmlKvCache final : public KvCache {
     int appended = 0;  // layers of the step in flight
   };
 
-  GgmlKvCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config, GgmlExecutor& executor);
+  GgmlKvCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config, GgmlExecutor& executor, StepObserver observer);
+  // The step of a sequence begins (num_tokens > 0) or ends (0).
+  void SetReserved(Sequence& sequence, int num_tokens);
   Result<Sequence*> Get(SequenceId id);
   Result<Sequence*> GetIdle(SequenceId id);
   int64_t TokensHeld() const;
@@ -73,6 +81,8 @@ class GgmlKvCache final : public KvCache {
   CodecProfile profile_;
   KvCacheConfig config_;
   GgmlExecutor& executor_;
+  StepObserver observer_;
+  int steps_in_flight_ = 0;
   std::map<SequenceId, Sequence> sequences_;
   SequenceId next_id_ = 0;
   base::Buffer nodes_;            // ggml's headers of one attention

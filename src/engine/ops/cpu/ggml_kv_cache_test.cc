@@ -21,7 +21,8 @@ class GgmlKvCacheTest : public ::testing::Test {
  protected:
   void Make(int64_t max_tokens, int max_sequences = 3) {
     const KvCacheConfig config{.shape = kShape, .max_tokens = max_tokens, .max_sequences = max_sequences};
-    auto cache = GgmlKvCache::Create(*ParseKvMethod("f16"), *DataFreeProfile("f16", kShape), config, executor_);
+    auto cache = GgmlKvCache::Create(*ParseKvMethod("f16"), *DataFreeProfile("f16", kShape), config, executor_,
+                                     [this](bool in_flight) { observed_.push_back(in_flight); });
     ASSERT_TRUE(cache.ok()) << cache.status().message();
     cache_ = std::move(cache).value();
   }
@@ -60,6 +61,7 @@ class GgmlKvCacheTest : public ::testing::Test {
   }
 
   GgmlExecutor executor_{2};
+  std::vector<bool> observed_;
   std::unique_ptr<KvCache> cache_;
   ExactKvCache judge_{kShape, ExactKvCache::Precision::kF16};
   std::mt19937_64 random_{oscar::testing::TestSeed(20261130)};
@@ -121,6 +123,23 @@ TEST_F(GgmlKvCacheTest, CallsOutOfOrderAreErrors) {
   EXPECT_EQ(cache_->Truncate(id, 1).status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(cache_->Release(id).ok());
   EXPECT_EQ(cache_->Release(id).code(), StatusCode::kNotFound);
+}
+
+TEST_F(GgmlKvCacheTest, TellsWhenTheFirstStepBeginsAndWhenTheLastHasEnded) {
+  Make(64);
+  const SequenceId first = *cache_->NewSequence(), second = *cache_->NewSequence();
+  ASSERT_TRUE(cache_->Reserve(first, 1).ok());
+  ASSERT_TRUE(cache_->Reserve(second, 1).ok());
+  EXPECT_TRUE(cache_->Commit(first, 0).ok());
+  EXPECT_EQ(observed_, std::vector<bool>({true}));
+  cache_->Abandon(second);
+  cache_->Abandon(second);
+  EXPECT_EQ(observed_, std::vector<bool>({true, false}));
+  ASSERT_TRUE(cache_->Reserve(first, 1).ok());
+  EXPECT_TRUE(cache_->Release(first).ok());
+  ASSERT_TRUE(cache_->Reserve(second, 1).ok());
+  cache_.reset();
+  EXPECT_EQ(observed_, std::vector<bool>({true, false, true, false, true, false}));
 }
 
 TEST(GgmlKvCache, PagesOfTheLibraryDoNotTakeF16) {

@@ -32,7 +32,9 @@ Status GgmlOps::Place(const Weight& weight) {
 }
 
 Result<std::unique_ptr<KvCache>> GgmlOps::NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) {
-  if (method.codec != nullptr && method.codec->name == "f16") return GgmlKvCache::Create(method, std::move(profile), config, executor_);
+  if (method.codec != nullptr && method.codec->name == "f16") {
+    return GgmlKvCache::Create(method, std::move(profile), config, executor_, [this](bool in_flight) { plain_products_ = in_flight; });
+  }
   return KvCache::Create(method, std::move(profile), config, executor_);
 }
 
@@ -70,13 +72,13 @@ void GgmlOps::SetInputs(std::span<const int32_t> tokens, std::span<const int32_t
 
 GgmlOps::KeptShape& GgmlOps::ShapeOf(const RecordingKey& key) {
   const auto found = std::ranges::find_if(shapes_, [&](const KeptShape& shape) {
-    return shape.num_tokens == key.num_tokens && shape.num_output_rows == key.num_output_rows;
+    return shape.num_tokens == key.num_tokens && shape.num_output_rows == key.num_output_rows && shape.plain_products == plain_products_;
   });
   if (found != shapes_.end()) {
     shapes_.splice(shapes_.begin(), shapes_, found);
   } else {
     if (shapes_.size() >= kKeptShapes) shapes_.pop_back();
-    shapes_.push_front({key.num_tokens, key.num_output_rows, {}});
+    shapes_.push_front({key.num_tokens, key.num_output_rows, plain_products_, {}});
   }
   return shapes_.front();
 }
@@ -143,6 +145,7 @@ Tensor GgmlOps::Embed(const Weight& table) {
 
 Tensor GgmlOps::MatMul(const Weight& matrix, Tensor x) {
   OSCAR_CHECK_MSG(matrix.dims.size() == 2 && matrix.dims[0] == x.node->ne[0] && x.node->ne[2] == 1, matrix.name);
+  if (plain_products_) return {ggml_mul_mat(context(), matrix.tensor, x.node)};
   const bool invariant = rounding_ == BatchRounding::kInvariant;
   const RowProduct* const row_product = x.node->ne[1] == 1 || invariant ? RowProductOf(matrix.type) : nullptr;
   if (row_product != nullptr) return {MatMulRows(matrix, *row_product, x.node)};

@@ -49,6 +49,7 @@ class GgmlOps final : public Ops {
   struct KeptShape {
     int num_tokens = 0;
     int num_output_rows = 0;
+    bool plain_products = false;
     std::vector<std::unique_ptr<GgmlGraph>> graphs;
   };
 
@@ -80,6 +81,7 @@ class GgmlOps final : public Ops {
   std::vector<PreparedRows> prepared_rows_;                  // of the recording
   std::pair<ggml_tensor*, ggml_tensor*> tiled_activations_;  // of the recording: the x that came last, and x as MultiplyTiled takes it, with its panels behind
   const BatchRounding rounding_;
+  bool plain_products_ = false;  // ggml's alone, for the cache `f16`
   std::pair<ggml_tensor*, ggml_tensor*> dot_activations_;  // of the recording: x, and x as the dot products of `dot_type_` take it
   ggml_type dot_type_ = GGML_TYPE_F32;
 };
