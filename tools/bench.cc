@@ -133,6 +133,7 @@ void AddBenchCommand(CLI::App& app, int& exit_code) {
   AddPartCommand(*command, SpeedPart::kPrefill, exit_code);
   AddPartCommand(*command, SpeedPart::kDecode, exit_code);
   AddBenchKernelCommands(*command, exit_code);
+  AddBenchLoadCommands(*command, exit_code);
   AddOptions(*command, *arguments);
   command->get_option("--model")->required(false);  // the commands below have their own
   command->callback([arguments, command, &exit_code] {

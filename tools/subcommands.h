@@ -19,6 +19,7 @@ void AddEvalAblationCommand(CLI::App& eval, int& exit_code);
 void AddEvalReportCommand(CLI::App& eval, int& exit_code);
 void AddBenchCommand(CLI::App& app, int& exit_code);
 void AddBenchKernelCommands(CLI::App& bench, int& exit_code);  // below `bench`
+void AddBenchLoadCommands(CLI::App& bench, int& exit_code);    // below `bench`
 void AddInspectCommand(CLI::App& app, int& exit_code);
 void AddRotationsCommand(CLI::App& app, int& exit_code);
 void AddPullCommand(CLI::App& app, int& exit_code);

@@ -47,6 +47,16 @@ class ParkedSequence {
   virtual std::size_t host_bytes() const = 0;
 };
 
+// The resume points of one moment with copies of their pages; lives on without its cache.
+class PrefixCopy {
+ public:
+  virtual ~PrefixCopy() = default;
+  virtual int resume_points() const = 0;
+  virtual std::size_t bytes() const = 0;
+  // As PrefixCache::Save, on any thread.
+  virtual Status Save(const std::filesystem::path& path) const = 0;
+};
+
 class PrefixCache {
  public:
   virtual ~PrefixCache() = default;
@@ -73,6 +83,8 @@ class PrefixCache {
   // `identity` names what the cache cannot know (the model's digest); the rest of the key is method, profile, windows, shape and
   // layout. kIoError, kResourceExhausted.
   virtual Status Save(const std::filesystem::path& path, std::string_view identity) const = 0;
+  // What Save would write, copied: for a caller that goes on with steps while the file is written. kResourceExhausted without memory.
+  virtual Result<std::unique_ptr<PrefixCopy>> Copy(std::string_view identity) const = 0;
   // Adds the resume points of a file, the most recently used first, as long as free pages last; returns how many. A file of
   // another key is kFailedPrecondition, a damaged one kCorruptData; then nothing is loaded. kNotFound, kIoError.
   virtual Result<int> Restore(const std::filesystem::path& path, std::string_view identity) = 0;

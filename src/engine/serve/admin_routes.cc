@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
@@ -88,11 +89,13 @@ RouteAnswer SaveOrRestore(bool save, std::string_view body, const AdminContext& 
   const std::filesystem::path path = context.kv_folder / (name.get<std::string>() + std::string(kKvSuffix));
   Status done;
   ordered_json answer = {{"success", true}};
+  std::unique_ptr<PrefixCopy> copy;
   const Status called = context.scheduler.Call([&](KvCache& cache) {
     PrefixCache& prefixes = *cache.prefixes();
     if (save) {
-      done = prefixes.Save(path, context.model_fingerprint);
-      answer["resume_points"] = prefixes.prefix_stats().resume_points;
+      Result<std::unique_ptr<PrefixCopy>> copied = prefixes.Copy(context.model_fingerprint);
+      done = copied.status();
+      if (copied.ok()) copy = *std::move(copied);
     } else {
       const Result<int> restored = prefixes.Restore(path, context.model_fingerprint);
       done = restored.status();
@@ -100,6 +103,10 @@ RouteAnswer SaveOrRestore(bool save, std::string_view body, const AdminContext& 
     }
   });
   if (!called.ok()) return Refused(FromStatus(called));
+  if (copy != nullptr) {  // steps go on while it is written
+    done = copy->Save(path);
+    answer["resume_points"] = copy->resume_points();
+  }
   if (!done.ok()) return FileError(done);
   std::error_code ignored;
   answer["bytes"] = std::filesystem::file_size(path, ignored);

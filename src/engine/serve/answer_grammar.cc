@@ -139,6 +139,8 @@ std::variant<AnswerGrammar, ApiError> AnswerGrammars::For(const AnswerDemand& de
   if (!rules.ok()) return ErrorOf(demand, rules.status());
   const auto compiled = grammar::Grammar::Create(*rules, std::move(trie));
   if (!compiled.ok()) return ErrorOf(demand, compiled.status());
+  // The first mask is made here, not between two steps; a grammar that cannot afford one is refused before it runs.
+  if (const auto mask = grammar::GrammarMatcher(*compiled).Mask(); !mask.ok()) return ErrorOf(demand, {StatusCode::kResourceExhausted, mask.status().message()});
   made.grammar = *compiled;
   const std::lock_guard lock(mutex_);
   kept_.emplace_front(std::move(key), made);

@@ -60,14 +60,14 @@ ApiError Unavailable(std::string code, std::string message, double retry_after_s
   return error;
 }
 
-// "both" of ?compat=both; empty: nothing is said.
-std::string_view QueryValue(std::string_view target, std::string_view name) {
+// "both" of ?compat=both; nothing when the name is not there.
+std::optional<std::string_view> QueryValue(std::string_view target, std::string_view name) {
   const size_t query = target.find('?');
   for (size_t at = query; at != std::string_view::npos && at < target.size(); at = target.find('&', at + 1)) {
     const std::string_view part = target.substr(at + 1, target.find('&', at + 1) - at - 1);
     if (part.size() > name.size() && part.starts_with(name) && part[name.size()] == '=') return part.substr(name.size() + 1);
   }
-  return {};
+  return std::nullopt;
 }
 
 class ServerImpl final : public Server {
@@ -218,7 +218,11 @@ class ServerImpl final : public Server {
   void Report(const ModelService& service, const HttpRequest& request, HttpResponder& responder, HttpFields fields, const std::string& path) {
     const Scheduler& scheduler = service.scheduler();
     if (path != "/metrics") return SendJson(responder, 200, std::move(fields), path == "/v1/loads" ? LoadsBody(scheduler) : CacheBody(scheduler));
-    const auto asked = AliasesNamed(QueryValue(request.target, "compat"));
+    const auto compat = QueryValue(request.target, "compat");
+    const auto asked = AliasesNamed(compat.value_or(""));
+    if (compat && !asked) {
+      return SendError(responder, std::move(fields), ApiError::Invalid("invalid_value", "compat", "compat: must be vllm, sglang, both or none"));
+    }
     fields.emplace_back("Content-Type", "text/plain; version=0.0.4; charset=utf-8");
     const ServerMetrics metrics{service.model_id(), scheduler,      observer_->counts, http_->connections(),
                                 !draining_,         auth_failures_, completions_.num_refused_by_key(), service.bad_calls, observer_->writer.num_dropped()};

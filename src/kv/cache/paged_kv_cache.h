@@ -59,6 +59,7 @@ class PagedKvCache final : public KvCache, public PrefixCache {
   Result<std::unique_ptr<ParkedSequence>> Park(SequenceId sequence) override;
   Result<SequenceId> Unpark(ParkedSequence& parked) override;
   Status Save(const std::filesystem::path& path, std::string_view identity) const override;
+  Result<std::unique_ptr<PrefixCopy>> Copy(std::string_view identity) const override;
   Result<int> Restore(const std::filesystem::path& path, std::string_view identity) override;
 
   KvCacheStats stats() const override;

@@ -161,6 +161,23 @@ TEST_F(KvFileTest, AnotherCacheGoesOnFromAFile) {
   fresh.ExpectInvariants();
 }
 
+TEST_F(KvFileTest, ACopyWritesTheSameFileAfterItsCacheHasGoneOn) {
+  const auto bytes_of = [](const std::filesystem::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  auto copy = cache_->Copy("model");
+  ASSERT_TRUE(copy.ok()) << copy.status().message();
+  EXPECT_EQ((*copy)->resume_points(), 3);
+  EXPECT_GT((*copy)->bytes(), 0u);
+  cache_->Clear();
+  const SequenceId id = cache_.New();
+  cache_.Step(id, cache_.FreshTokens(900));
+  const std::filesystem::path later = folder_.path() / "b.oscarkv";
+  ASSERT_TRUE((*copy)->Save(later).ok());
+  EXPECT_EQ(bytes_of(later), bytes_of(path_));
+}
+
 TEST_F(KvFileTest, ASmallCacheTakesWhatFits) {
   KvCacheConfig config = TestConfig();
   config.max_tokens = 512;

@@ -202,31 +202,79 @@ bool IsEncodedPage(int index, int length, const pool::TierWindows& windows) {
   return pool::IsEncoded(index * kPageTokens, length, windows.sink, windows.recent, windows.unit_tokens);
 }
 
+// What a KV file of these points holds, each page once.
+struct SavedPages {
+  SavedPages(const std::vector<pool::PrefixTree::Point>& points, const pool::TierWindows& windows) {
+    std::map<PageId, uint32_t> numbers[2];
+    for (const pool::PrefixTree::Point& point : points) {
+      KvFilePoint& entry = contents.points.emplace_back(KvFilePoint{point.space, point.retention, point.tokens, {}});
+      const int length = point.pages.length();
+      for (int index = 0; index < PagesFor(length); ++index) {
+        const bool encoded = IsEncodedPage(index, length, windows);
+        const PageId id = (encoded ? point.pages.encoded() : point.pages.bf16()).page(index).id();
+        OSCAR_CHECK(id != PageId::kNone);
+        const auto [place, is_new] = numbers[encoded].try_emplace(id, static_cast<uint32_t>(pages[encoded].size()));
+        if (is_new) pages[encoded].push_back(id);
+        entry.pages.push_back(place->second);
+      }
+    }
+    contents.num_bf16_pages = static_cast<uint32_t>(pages[0].size());
+    contents.num_encoded_pages = static_cast<uint32_t>(pages[1].size());
+  }
+
+  KvFileContents contents;
+  std::vector<PageId> pages[2];  // BF16, encoded: by their number in the file
+};
+
+class CopiedPrefixes final : public PrefixCopy {
+ public:
+  CopiedPrefixes(KvFileKey key, KvFileContents contents) : key_(std::move(key)), contents_(std::move(contents)) {}
+  Status Allocate() {
+    OSCAR_ASSIGN_OR_RETURN(bytes_, base::Buffer::Allocate(contents_.num_bf16_pages * key_.bf16_page_bytes + contents_.num_encoded_pages * key_.encoded_page_bytes));
+    return {};
+  }
+  std::span<std::byte> Page(bool encoded, uint32_t number) const {
+    const std::size_t size = encoded ? key_.encoded_page_bytes : key_.bf16_page_bytes;
+    const std::size_t first = encoded ? contents_.num_bf16_pages * key_.bf16_page_bytes : 0;
+    return bytes_.bytes().subspan(first + number * size, size);
+  }
+  int resume_points() const override { return static_cast<int>(contents_.points.size()); }
+  std::size_t bytes() const override { return bytes_.size(); }
+  Status Save(const std::filesystem::path& path) const override {
+    return WriteKvFile(path, key_, contents_, [this](bool encoded, uint32_t number, std::span<std::byte> out) {
+      std::ranges::copy(Page(encoded, number), out.begin());
+      return Status();
+    });
+  }
+
+ private:
+  const KvFileKey key_;
+  const KvFileContents contents_;
+  base::Buffer bytes_;
+};
+
 }  // namespace
 
 Status PagedKvCache::Save(const std::filesystem::path& path, std::string_view identity) const {
   // The points hold handles, so that the pages stay as they are until they are written.
   const std::vector<pool::PrefixTree::Point> points = prefixes_.Points();
-  KvFileContents contents;
-  std::map<PageId, uint32_t> numbers[2];  // BF16, encoded
-  std::vector<PageId> pages[2];
-  for (const pool::PrefixTree::Point& point : points) {
-    KvFilePoint& entry = contents.points.emplace_back(KvFilePoint{point.space, point.retention, point.tokens, {}});
-    const int length = point.pages.length();
-    for (int index = 0; index < PagesFor(length); ++index) {
-      const bool encoded = IsEncodedPage(index, length, plan_.windows);
-      const PageId id = (encoded ? point.pages.encoded() : point.pages.bf16()).page(index).id();
-      OSCAR_CHECK(id != PageId::kNone);
-      const auto [place, is_new] = numbers[encoded].try_emplace(id, static_cast<uint32_t>(pages[encoded].size()));
-      if (is_new) pages[encoded].push_back(id);
-      entry.pages.push_back(place->second);
+  const SavedPages saved(points, plan_.windows);
+  return WriteKvFile(path, FileKey(identity), saved.contents, [&](bool encoded, uint32_t number, std::span<std::byte> out) {
+    return ReadPage(encoded ? PageKind::kEncoded : PageKind::kBf16, saved.pages[encoded][number], out);
+  });
+}
+
+Result<std::unique_ptr<PrefixCopy>> PagedKvCache::Copy(std::string_view identity) const {
+  const std::vector<pool::PrefixTree::Point> points = prefixes_.Points();
+  SavedPages saved(points, plan_.windows);
+  auto copy = std::make_unique<CopiedPrefixes>(FileKey(identity), std::move(saved.contents));
+  OSCAR_TRY(copy->Allocate());
+  for (const bool encoded : {false, true}) {
+    for (uint32_t number = 0; number < saved.pages[encoded].size(); ++number) {
+      OSCAR_TRY(ReadPage(encoded ? PageKind::kEncoded : PageKind::kBf16, saved.pages[encoded][number], copy->Page(encoded, number)));
     }
   }
-  contents.num_bf16_pages = static_cast<uint32_t>(pages[0].size());
-  contents.num_encoded_pages = static_cast<uint32_t>(pages[1].size());
-  return WriteKvFile(path, FileKey(identity), contents, [&](bool encoded, uint32_t number, std::span<std::byte> out) {
-    return ReadPage(encoded ? PageKind::kEncoded : PageKind::kBf16, pages[encoded][number], out);
-  });
+  return std::unique_ptr<PrefixCopy>(std::move(copy));
 }
 
 Result<int> PagedKvCache::Restore(const std::filesystem::path& path, std::string_view identity) {

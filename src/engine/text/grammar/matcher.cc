@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "src/base/check.h"
@@ -18,6 +19,9 @@ constexpr int32_t kMaxStackDepth = 400;      // three frames for a level of a JS
 constexpr size_t kFreshAbove = 20'000;       // states, above which the next request begins anew
 constexpr size_t kMaxStates = 200'000;
 constexpr size_t kMaxMasks = 1024;
+// Places and edges that may be looked at for one mask: about a tenth of a second. Masks are made between two steps of all requests.
+constexpr uint64_t kMaskWork = 8'000'000;
+constexpr uint64_t kUnbounded = std::numeric_limits<uint64_t>::max() / 2;
 
 }  // namespace
 
@@ -31,6 +35,13 @@ class DeterministicWalk {
   int32_t start() const { return start_; }
   size_t num_states() const { return states_.size(); }
   bool complete(int32_t state) const { return states_[static_cast<size_t>(state)].complete; }
+  // From here on so much work may be done, and so many states may there be; exhausted() says that it was not enough.
+  void Allow(uint64_t work, size_t states) {
+    most_work_ = work_ + work;
+    most_states_ = states;
+    exhausted_ = false;
+  }
+  bool exhausted() const { return exhausted_; }
 
   int32_t Next(int32_t from, uint8_t byte) {
     if (states_[static_cast<size_t>(from)].next == nullptr) {
@@ -39,9 +50,13 @@ class DeterministicWalk {
     }
     int32_t known = (*states_[static_cast<size_t>(from)].next)[byte];
     if (known != kUntried) return known;
-    if (states_.size() >= kMaxStates) return kNowhere;
+    if (states_.size() >= most_states_ || work_ > most_work_) {
+      exhausted_ = true;  // nothing is learnt: the next mask may find it
+      return kNowhere;
+    }
     std::vector<Place> places;
     for (const Place& place : states_[static_cast<size_t>(from)].places) {
+      work_ += 1 + automaton_.edges(place.state).size();
       for (const Edge& edge : automaton_.edges(place.state)) {
         if (edge.rule == Edge::kByte && edge.low <= byte && byte <= edge.high) places.push_back({edge.to, place.stack});
       }
@@ -77,6 +92,7 @@ class DeterministicWalk {
     if (complete(state)) {
       for (const int32_t token : trie_.end_tokens()) Set(mask.get(), token);
     }
+    if (exhausted_) return mask;  // not whole, so not kept
     return masks_[state] = mask;
   }
 
@@ -128,6 +144,7 @@ class DeterministicWalk {
     while (!open.empty()) {
       const Place place = open.back();
       open.pop_back();
+      work_ += 1 + automaton_.edges(place.state).size();
       if (automaton_.is_end(place.state)) {
         if (place.stack < 0) {
           state.complete = true;
@@ -174,6 +191,7 @@ class DeterministicWalk {
     const auto tokens = trie_.tokens();
     for (size_t i = 0; i < nodes.size();) {
       const TokenTrie::Node& node = nodes[i];
+      ++work_;
       const Step& before = path[node.depth];
       const int32_t next = Next(before.state, node.byte);
       if (next != kNowhere) {
@@ -189,6 +207,7 @@ class DeterministicWalk {
       }
       i = end;
     }
+    if (exhausted_) return unfinished_ = std::move(mask);
     return local_masks_[local] = std::move(mask);
   }
 
@@ -201,6 +220,10 @@ class DeterministicWalk {
   std::unordered_set<uint64_t> seen_;
   std::unordered_map<int32_t, LocalMask> local_masks_;
   std::unordered_map<int32_t, std::shared_ptr<const TokenMask>> masks_;
+  LocalMask unfinished_;                     // the last one that was not
+  uint64_t work_ = 0, most_work_ = kMaskWork;
+  size_t most_states_ = kMaxStates;
+  bool exhausted_ = false;
   int32_t start_ = 0;
 };
 
@@ -221,6 +244,7 @@ std::shared_ptr<DeterministicWalk> Grammar::walk() const {
 bool Grammar::Matches(std::string_view text) const {
   const std::shared_ptr<DeterministicWalk> found = walk();
   const std::lock_guard lock(found->mutex);
+  found->Allow(kUnbounded, kUnbounded);
   const int32_t state = found->Next(found->start(), text);
   return state != kNowhere && found->complete(state);
 }
@@ -229,8 +253,9 @@ GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar> grammar) : grammar
 
 Result<std::shared_ptr<const TokenMask>> GrammarMatcher::Mask() {
   const std::lock_guard lock(walk_->mutex);
+  walk_->Allow(kMaskWork, kMaxStates);
   std::shared_ptr<const TokenMask> mask = walk_->MaskOf(state_);
-  if (walk_->num_states() >= kMaxStates) return Status(StatusCode::kInvalidArgument, "the grammar has too many states on the way of this answer");
+  if (walk_->exhausted()) return Status(StatusCode::kInvalidArgument, "the grammar has too many states on the way of this answer");
   const bool any = std::ranges::any_of(*mask, [](uint32_t word) { return word != 0; });
   if (!any) return Status(StatusCode::kInvalidArgument, "the grammar allows no token here: it is nested too deeply");
   return mask;
@@ -238,6 +263,7 @@ Result<std::shared_ptr<const TokenMask>> GrammarMatcher::Mask() {
 
 void GrammarMatcher::Accept(int32_t token) {
   const std::lock_guard lock(walk_->mutex);
+  walk_->Allow(kUnbounded, kUnbounded);  // a mask let it in: as much as one token takes
   const int32_t next = walk_->Next(state_, grammar_->trie().bytes(token));
   OSCAR_CHECK(next != kNowhere);
   state_ = next;
