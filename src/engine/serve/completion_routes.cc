@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "src/engine/serve/completion_answer.h"
+#include "src/engine/serve/json_response.h"
 #include "src/engine/serve/random_id.h"
 #include "src/engine/serve/sampling_fields.h"
 
@@ -18,16 +19,6 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::chrono::seconds kProbeDeadline{5};
-
-void SendJson(HttpResponder& responder, int status, HttpFields fields, std::string body) {
-  fields.emplace_back("Content-Type", "application/json");
-  responder.Send(status, std::move(fields), std::move(body));
-}
-
-void SendError(HttpResponder& responder, HttpFields fields, const ApiError& error) {
-  for (auto& field : error.RetryFields()) fields.push_back(std::move(field));
-  SendJson(responder, error.status, std::move(fields), error.Body());
-}
 
 void NameIgnored(const CompletionCall& call, HttpFields* fields) {
   if (call.ignored_fields.empty()) return;

@@ -19,6 +19,7 @@
 #include "src/engine/serve/chat_page.h"
 #include "src/engine/serve/completion_routes.h"
 #include "src/engine/serve/embedded_files.h"
+#include "src/engine/serve/json_response.h"
 #include "src/engine/serve/model_service.h"
 #include "src/engine/serve/random_id.h"
 #include "src/engine/serve/routes.h"
@@ -42,16 +43,6 @@ std::string MethodOf(const std::string& method) {
     if (method == known) return method;
   }
   return "other";
-}
-
-void SendJson(HttpResponder& responder, int status, HttpFields fields, std::string body) {
-  fields.emplace_back("Content-Type", "application/json");
-  responder.Send(status, std::move(fields), std::move(body));
-}
-
-void SendError(HttpResponder& responder, HttpFields fields, const ApiError& error) {
-  for (auto& field : error.RetryFields()) fields.push_back(std::move(field));
-  SendJson(responder, error.status, std::move(fields), error.Body());
 }
 
 ApiError Unavailable(std::string code, std::string message, double retry_after_seconds) {

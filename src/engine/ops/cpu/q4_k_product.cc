@@ -1,6 +1,7 @@
 #include "src/engine/ops/cpu/q4_k_product.h"
 
 #include "src/base/check.h"
+#include "src/base/cpu_features.h"
 
 #if defined(__x86_64__)
 // GCC 12 takes the undefined operands of its own intrinsics for ours (its bug 105593).
@@ -105,13 +106,7 @@ constexpr int kRowsTogether = 4;
 
 }  // namespace
 
-bool HasQ4KProduct() {
-  static const bool has = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-                          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-                          __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("fma") != 0 &&
-                          __builtin_cpu_supports("avx2") != 0;
-  return has;
-}
+bool HasQ4KProduct() { return base::HasAvx512ByteProducts(); }
 
 void PrepareQ4KActivations(const float* x, int64_t width, std::byte* prepared) {
   OSCAR_DCHECK(width % kBlock == 0);

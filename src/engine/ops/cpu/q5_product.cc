@@ -1,6 +1,7 @@
 #include "src/engine/ops/cpu/q5_product.h"
 
 #include "src/base/check.h"
+#include "src/base/cpu_features.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -93,13 +94,7 @@ OSCAR_Q5_TARGET void MultiplyRows(const Q5Block* weights, const Activations& x, 
 
 }  // namespace
 
-bool HasQ5Product() {
-  static const bool has = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-                          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-                          __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("fma") != 0 &&
-                          __builtin_cpu_supports("avx2") != 0;
-  return has;
-}
+bool HasQ5Product() { return base::HasAvx512ByteProducts(); }
 
 void PrepareQ5Activations(const float* x, int64_t width, std::byte* prepared) {
   OSCAR_DCHECK(width % kBlock == 0);

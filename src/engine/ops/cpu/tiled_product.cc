@@ -3,6 +3,7 @@
 #include <ggml.h>
 
 #include "src/base/check.h"
+#include "src/base/cpu_features.h"
 
 #if defined(__x86_64__)
 // GCC 12 takes the undefined operands of its own intrinsics for ours (its bug 105593).
@@ -355,11 +356,7 @@ bool WithFormat(uint32_t ggml_type, const Visit& visit) {
 }  // namespace
 
 bool HasTiledProduct(uint32_t ggml_type) {
-  static const bool has = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-                          __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0 &&
-                          __builtin_cpu_supports("avx512vnni") != 0 && __builtin_cpu_supports("fma") != 0 &&
-                          __builtin_cpu_supports("avx2") != 0;
-  return has && WithFormat(ggml_type, [](auto) {});
+  return base::HasAvx512ByteProducts() && WithFormat(ggml_type, [](auto) {});
 }
 
 void PrepareTiledActivations(const float* x, const TiledActivations& activations, int64_t first, int64_t end) {
