@@ -116,6 +116,39 @@ HWY_INLINE void TransposeFourWords(const RowAt& row_at, U32Vec (&out)[4]) {
 }
 #endif
 
+// Lane r < kRows of the result: op over all lanes of rows[r], grouped alike for every row and number of rows. At most 8 rows, and at most kLanes.
+template <size_t kRows, class Op>
+HWY_INLINE F32Vec ReduceRows(const F32Vec (&rows)[kRows], const Op& op) {
+  const F32Tag d;
+#if HWY_TARGET == HWY_AVX3
+  static_assert(kRows <= 8);
+  F32Vec halves[4];  // rows 2 i and 2 i + 1, each folded to half a vector
+  for (size_t i = 0; i < 4; ++i) {
+    const F32Vec first = rows[2 * i < kRows ? 2 * i : 0], second = rows[2 * i + 1 < kRows ? 2 * i + 1 : 0];
+    halves[i] = op(hn::ConcatLowerLower(d, second, first), hn::ConcatUpperUpper(d, second, first));
+  }
+  F32Vec quarters[2];  // rows 4 i .. 4 i + 3
+  for (size_t i = 0; i < 2; ++i) {
+    const __m512 first = halves[2 * i].raw, second = halves[2 * i + 1].raw;
+    quarters[i] = op(F32Vec{_mm512_shuffle_f32x4(first, second, _MM_SHUFFLE(2, 0, 2, 0))}, F32Vec{_mm512_shuffle_f32x4(first, second, _MM_SHUFFLE(3, 1, 3, 1))});
+  }
+  const F32Vec pairs = op(hn::InterleaveLower(d, quarters[0], quarters[1]), hn::InterleaveUpper(d, quarters[0], quarters[1]));
+  const F32Vec reduced = op(pairs, F32Vec{_mm512_permute_ps(pairs.raw, _MM_SHUFFLE(1, 0, 3, 2))});
+  HWY_ALIGN static constexpr int32_t kPlaces[16] = {0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13};
+  return F32Vec{_mm512_permutexvar_ps(_mm512_load_si512(kPlaces), reduced.raw)};
+#else
+  static_assert(kRows <= kLanes);
+  HWY_ALIGN float lanes[kLanes], reduced[kLanes] = {};
+  for (size_t r = 0; r < kRows; ++r) {
+    hn::Store(rows[r], d, lanes);
+    F32Vec all = hn::Set(d, lanes[0]);
+    for (size_t i = 1; i < kLanes; ++i) all = op(all, hn::Set(d, lanes[i]));
+    reduced[r] = hn::GetLane(all);
+  }
+  return hn::Load(d, reduced);
+#endif
+}
+
 // 2^x for x <= 0, relative error at most 3e-7; 0 below -126, NaN for NaN. Minimax polynomial of degree 5 on [-1/2, 1/2]
 // (relative error 7.5e-8), times a power of two made in the exponent.
 HWY_INLINE F32Vec Exp2NonPositive(F32Vec x) {

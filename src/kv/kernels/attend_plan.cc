@@ -9,8 +9,8 @@ namespace {
 constexpr int kUnsplitQueries = 16;
 // Pages of a part when they are split: 512 tokens, against which the merge of a part costs under one percent.
 constexpr int kPartPages = 8;
-// Most parts of one kind and tile; bounds the workspace (128K tokens in parts of 2048).
-constexpr int kMaxParts = 64;
+// Most parts of one kind and tile; bounds the workspace and what starts anew with a part (128K tokens in parts of 4096).
+constexpr int kMaxParts = 32;
 
 int PagesPerPart(int num_pages, int num_queries) {
   if (num_queries >= kUnsplitQueries) return std::max(num_pages, 1);

@@ -25,7 +25,6 @@
 #include "src/base/simd_extra-inl.h"
 #include "src/kv/codec/affine/layout.h"
 #include "src/kv/codec/affine/tile-inl.h"
-#include "src/kv/kernels/cpu/page_term-inl.h"
 #include "src/kv/kernels/cpu/row_blocks-inl.h"
 #include "src/kv/kernels/params.h"
 
@@ -37,6 +36,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using base::HWY_NAMESPACE::Exp2NonPositive;
 using base::HWY_NAMESPACE::I32Tag;
 using base::HWY_NAMESPACE::I32Vec;
+using base::HWY_NAMESPACE::ReduceRows;
 
 // The largest number whose high byte, rounded, is at most 127.
 inline constexpr int kLargestNumber = 127 * 256 + 127;
@@ -139,9 +139,11 @@ template <int kBits, bool kVnni>
 class ByteAttentionPart {
  public:
   explicit ByteAttentionPart(const kernels::AttendPartParams& params) : params_(params), d_(static_cast<size_t>(params.head_dim)) {
+    if (params.runs.num_pages[0] > 0) PrefetchNext(0);
+    PrefetchRest();  // while the queries are made ready
+    std::fill_n(max_, kMaxRows + kLanes, -std::numeric_limits<float>::infinity());
     for (size_t r = 0; r < NumRows(); ++r) {
       TakeQuery(r);
-      max_[r] = -std::numeric_limits<float>::infinity();
       std::fill_n(sum_ + r * kLanes, kLanes, 0.0f);
       std::fill_n(offset_sum_ + r * kLanes, kLanes, 0.0f);
     }
@@ -151,8 +153,9 @@ class ByteAttentionPart {
   void Run() {
     const int num_pages = params_.runs.num_pages[0];
     for (int i = 0; i < num_pages; ++i) {
-      if (i + 1 < num_pages) Prefetch(Page(i + 1));
+      if (i + 1 < num_pages) PrefetchNext(i + 1);
       AddPage(i);
+      PrefetchRest();
     }
     Finish();
   }
@@ -164,6 +167,7 @@ class ByteAttentionPart {
   static constexpr size_t kQueryStride = kernels::kMaxHeadDim / 4;
   static constexpr size_t kWeightStride = kPageTokens / 4;
   static constexpr size_t kMaxRows = kernels::kMaxTileRows;
+  static constexpr size_t kPrefetchLines = 8;  // between two steps of a page
   static constexpr size_t kBlockRows = kernels::HWY_NAMESPACE::kMaxRowBlock;
 
   // Vectors of lanes beside kRows rows: few rows need more of them, to hide the latency of the dot products.
@@ -181,16 +185,23 @@ class ByteAttentionPart {
     HWY_INLINE void Run(int first) const {
       const size_t first_row = static_cast<size_t>(first);
       part->template Scores<kRows>(first_row);
-      for (size_t r = 0; r < kRows; ++r) part->WeighRow(first_row, r, part->PageTermOf(first_row + r, page));
+      part->template WeighRows<kRows>(first_row, page);
       part->template AddValues<kRows>(first_row);
     }
   };
 
   size_t NumRows() const { return static_cast<size_t>(params_.num_rows); }
   const std::byte* Page(int i) const { return params_.pages + static_cast<size_t>(params_.runs.ids[0][i]) * params_.page_stride; }
-  void Prefetch(const std::byte* page) const {
-    for (size_t at = 0; at < Layout::PageBytes(static_cast<int>(d_)); at += 64) hwy::Prefetch(page + at);
+
+  // The next page comes a few lines at a time between the steps of a page: all at once they would hold up the loads of this page.
+  void PrefetchNext(int page) {
+    prefetch_ = Page(page);
+    prefetch_end_ = prefetch_ + Layout::PageBytes(params_.head_dim);
   }
+  HWY_INLINE void PrefetchLines(size_t count) {
+    for (size_t i = 0; i < count && prefetch_ < prefetch_end_; ++i, prefetch_ += 64) hwy::Prefetch(prefetch_);
+  }
+  void PrefetchRest() { PrefetchLines(static_cast<size_t>(prefetch_end_ - prefetch_) / 64); }
 
   void TakeQuery(size_t r) {
     const F32Tag df;
@@ -229,9 +240,20 @@ class ByteAttentionPart {
     kernels::HWY_NAMESPACE::ForRowBlocks(params_.num_rows, AddPageToRows{this, i});
   }
 
-  float PageTermOf(size_t r, int page) const {
-    if (params_.mean_terms == nullptr) return 0;
-    return kernels::HWY_NAMESPACE::PageTerm(params_.mean_terms + r * d_, params_.page_phases + static_cast<size_t>(page) * d_, d_);
+  // Lane r: the constant of row first_row + r and the page that a turning key mean gives (page_term-inl.h).
+  template <size_t kRows>
+  HWY_INLINE F32Vec PageTerms(size_t first_row, int page) const {
+    const F32Tag df;
+    if (params_.mean_terms == nullptr) return hn::Zero(df);
+    const float* HWY_RESTRICT terms = params_.mean_terms + first_row * d_;
+    const float* HWY_RESTRICT phases = params_.page_phases + static_cast<size_t>(page) * d_;
+    F32Vec sums[kRows];
+    for (size_t r = 0; r < kRows; ++r) sums[r] = hn::Zero(df);
+    for (size_t c = 0; c < d_; c += kLanes) {
+      const F32Vec phase = hn::LoadU(df, phases + c);
+      for (size_t r = 0; r < kRows; ++r) sums[r] = hn::MulAdd(hn::LoadU(df, terms + r * d_ + c), phase, sums[r]);
+    }
+    return ReduceRows(sums, [](F32Vec a, F32Vec b) HWY_ATTR { return hn::Add(a, b); });
   }
 
   // value_scale_ in steps of its largest magnitude / kLargestNumber.
@@ -292,6 +314,7 @@ class ByteAttentionPart {
         from[v] = key_words_ + token / kLaneGroup * static_cast<size_t>(num_words) * kLaneGroup + token % kLaneGroup;
       }
       I32Vec sums[kRows][kVectors];
+      PrefetchLines(kPrefetchLines);
       SumWords<kQueryStride>(from, num_words, query_high_ + first_row * kQueryStride, query_low_ + first_row * kQueryStride, sums);
       for (size_t r = 0; r < kRows; ++r) {
         for (size_t v = 0; v < kVectors; ++v) hn::Store(sums[r][v], I32Tag(), score_sums_ + r * kPageTokens + t + v * kLanes);
@@ -312,69 +335,89 @@ class ByteAttentionPart {
     const uint32_t* HWY_RESTRICT from[kVectors];
     for (size_t v = 0; v < kVectors; ++v) from[v] = value_words_ + Layout::ValueWord(0, static_cast<int>(c + v * kLanes));
     I32Vec sums[kRows][kVectors];
+    PrefetchLines(kPrefetchLines);
     SumWords<kWeightStride>(from, Layout::kTokenWords, weight_high_, weight_low_, sums);
     for (size_t r = 0; r < kRows; ++r) {
       float* HWY_RESTRICT out = params_.sums.output + (first_row + r) * d_ + c;
-      const F32Vec step = hn::Set(df, weight_steps_[r]), centre = hn::Set(df, weight_centres_[r]);
+      const F32Vec step = hn::Set(df, weight_steps_[r]);
       for (size_t v = 0; v < kVectors; ++v) {
-        const F32Vec levels = hn::Sub(hn::ConvertTo(df, sums[r][v]), centre);
-        hn::StoreU(hn::MulAdd(levels, step, hn::LoadU(df, out + v * kLanes)), df, out + v * kLanes);
+        hn::StoreU(hn::MulAdd(hn::ConvertTo(df, sums[r][v]), step, hn::LoadU(df, out + v * kLanes)), df, out + v * kLanes);
       }
     }
   }
 
-  // Sums of row `in_block` of the block and a page become scores, then numbers for its weights; the row's running maximum and sums
-  // follow.
-  void WeighRow(size_t first_row, size_t in_block, float page_term) {
-    const size_t r = first_row + in_block;
+  // The sums of a block of rows and a page become scores, then numbers for its weights; the rows' running maxima and sums follow.
+  // All rows go through each step together: what reduces the lanes of a row, and what is one number per row, costs a few instructions for all.
+  template <size_t kRows>
+  HWY_INLINE void WeighRows(size_t first_row, int page) {
     const F32Tag df;
-    HWY_ALIGN float scores[kPageTokens];
-    const F32Vec centre = hn::Set(df, query_centre_[r]), step = hn::Set(df, query_step_[r]);
-    const F32Vec query_sum = hn::Set(df, query_sum_[r]), term = hn::Set(df, page_term);
-    F32Vec highest = hn::Set(df, -std::numeric_limits<float>::infinity());
-    for (size_t t = 0; t < kPageTokens; t += kLanes) {
-      const F32Vec sum = hn::ConvertTo(df, hn::Load(I32Tag(), score_sums_ + in_block * kPageTokens + t));
-      const F32Vec level = hn::Mul(hn::Sub(sum, centre), step);
-      const F32Vec score = hn::MulAdd(level, hn::Load(df, key_scale_ + t), hn::MulAdd(query_sum, hn::Load(df, key_offset_ + t), term));
-      hn::Store(score, df, scores + t);
-      highest = hn::Max(highest, score);
+    HWY_ALIGN float term[kLanes], shrink[kLanes], factor[kLanes], page_max[kLanes], row_max[kLanes];
+    hn::Store(PageTerms<kRows>(first_row, page), df, term);
+    F32Vec highest[kRows];
+    for (size_t r = 0; r < kRows; ++r) highest[r] = ScoreRow(first_row + r, r, term[r]);
+    const F32Vec of_page = ReduceRows(highest, [](F32Vec a, F32Vec b) HWY_ATTR { return hn::Max(a, b); });
+    const F32Vec before = hn::LoadU(df, max_ + first_row), now = hn::Max(before, of_page);
+    hn::Store(of_page, df, page_max);
+    hn::Store(now, df, row_max);
+    hn::Store(Exp2NonPositive(hn::Sub(before, now)), df, shrink);
+    const F32Vec weight = Exp2NonPositive(hn::Sub(of_page, now));
+    hn::Store(weight, df, factor);
+    hn::Store(hn::Mul(weight, hn::Set(df, weight_step_)), df, weight_steps_);
+    for (size_t r = 0; r < kRows; ++r) {
+      max_[first_row + r] = row_max[r];
+      if (shrink[r] != 1.0f) ShrinkRow(first_row + r, shrink[r]);
+      PrefetchLines(kPrefetchLines);
+      AddWeights(first_row + r, r, page_max[r], factor[r]);
     }
-    const float page_max = hn::GetLane(hn::MaxOfLanes(df, highest));
-    SetWeights(r, in_block, scores, page_max);
   }
 
-  void SetWeights(size_t r, size_t in_block, const float* HWY_RESTRICT scores, float page_max) {
+  // Scores of row `in_block` of the block, in place of their sums. Returns the largest of every lane.
+  HWY_INLINE F32Vec ScoreRow(size_t r, size_t in_block, float page_term) {
     const F32Tag df;
-    const I32Tag di;
-    const F32Vec highest = hn::Set(df, page_max);
+    int32_t* HWY_RESTRICT sums = score_sums_ + in_block * kPageTokens;
+    const F32Vec step = hn::Set(df, query_step_[r]), centre = hn::Set(df, query_centre_[r] * query_step_[r]);
+    const F32Vec query_sum = hn::Set(df, query_sum_[r]), term = hn::Set(df, page_term);
+    F32Vec highest = hn::Set(df, -std::numeric_limits<float>::infinity());
+#pragma GCC unroll 8
+    for (size_t t = 0; t < kPageTokens; t += kLanes) {
+      const F32Vec level = hn::MulSub(hn::ConvertTo(df, hn::Load(I32Tag(), sums + t)), step, centre);
+      const F32Vec score = hn::MulAdd(level, hn::Load(df, key_scale_ + t), hn::MulAdd(query_sum, hn::Load(df, key_offset_ + t), term));
+      hn::Store(hn::BitCast(I32Tag(), score), I32Tag(), sums + t);
+      highest = hn::Max(highest, score);
+    }
+    return highest;
+  }
+
+  // A larger maximum: what has been summed weighs less.
+  void ShrinkRow(size_t r, float shrink) {
+    const F32Tag df;
+    const F32Vec factor = hn::Set(df, shrink);
+    float* HWY_RESTRICT output = params_.sums.output + r * d_;
+    for (size_t c = 0; c < d_; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(df, output + c), factor), df, output + c);
+    hn::Store(hn::Mul(hn::Load(df, sum_ + r * kLanes), factor), df, sum_ + r * kLanes);
+    hn::Store(hn::Mul(hn::Load(df, offset_sum_ + r * kLanes), factor), df, offset_sum_ + r * kLanes);
+  }
+
+  HWY_INLINE void AddWeights(size_t r, size_t in_block, float page_max, float page_factor) {
+    const F32Tag df;
+    const int32_t* HWY_RESTRICT scores = score_sums_ + in_block * kPageTokens;
+    const F32Vec highest = hn::Set(df, page_max), factor = hn::Set(df, page_factor);
     F32Vec sum = hn::Zero(df), offset_sum = hn::Zero(df);
-    I32Vec total = hn::Zero(di);
-    I32Vec numbers[kPageTokens / kLanes];
+    I32Vec numbers[kPageTokens / kLanes], total = hn::Zero(I32Tag());
 #pragma GCC unroll 8
     for (size_t v = 0; v < kPageTokens / kLanes; ++v) {
       const size_t at = v * kLanes;
-      const F32Vec p = Exp2NonPositive(hn::Sub(hn::Load(df, scores + at), highest));
+      const F32Vec p = Exp2NonPositive(hn::Sub(hn::BitCast(df, hn::Load(I32Tag(), scores + at)), highest));
       sum = hn::Add(sum, p);
       offset_sum = hn::MulAdd(p, hn::Load(df, value_offset_ + at), offset_sum);
       numbers[v] = hn::NearestInt(hn::Mul(p, hn::Load(df, value_scale_ + at)));
       total = hn::Add(total, numbers[v]);
     }
+    // The centre of the codes, the same for all channels, goes with the offsets.
+    offset_sum = hn::MulAdd(hn::ConvertTo(df, total), hn::Set(df, -kCentre * weight_step_), offset_sum);
     bytes_.StorePage(numbers, weight_high_ + in_block * kWeightStride, weight_low_ + in_block * kWeightStride);
-    weight_centres_[in_block] = kCentre * static_cast<float>(hn::GetLane(hn::SumOfLanes(di, total)));
     float* HWY_RESTRICT sums = sum_ + r * kLanes;
     float* HWY_RESTRICT offset_sums = offset_sum_ + r * kLanes;
-    F32Vec factor = hn::Set(df, 1.0f);
-    if (page_max > max_[r]) {
-      const F32Vec shrink = Exp2NonPositive(hn::Set(df, max_[r] - page_max));
-      hn::Store(hn::Mul(hn::Load(df, sums), shrink), df, sums);
-      hn::Store(hn::Mul(hn::Load(df, offset_sums), shrink), df, offset_sums);
-      float* HWY_RESTRICT output = params_.sums.output + r * d_;
-      for (size_t c = 0; c < d_; c += kLanes) hn::StoreU(hn::Mul(hn::LoadU(df, output + c), shrink), df, output + c);
-      max_[r] = page_max;
-    } else {
-      factor = Exp2NonPositive(hn::Set(df, page_max - max_[r]));
-    }
-    weight_steps_[in_block] = weight_step_ * hn::GetLane(factor);
     hn::Store(hn::MulAdd(sum, factor, hn::Load(df, sums)), df, sums);
     hn::Store(hn::MulAdd(offset_sum, factor, hn::Load(df, offset_sums)), df, offset_sums);
   }
@@ -393,6 +436,8 @@ class ByteAttentionPart {
   const kernels::AttendPartParams& params_;
   const size_t d_;
   const NumberBytes<kBits> bytes_;
+  const std::byte* prefetch_ = nullptr;
+  const std::byte* prefetch_end_ = nullptr;
   const uint32_t* key_words_ = nullptr;
   const uint32_t* value_words_ = nullptr;
   alignas(64) float key_scale_[kPageTokens];
@@ -407,8 +452,8 @@ class ByteAttentionPart {
   alignas(64) float sum_[kMaxRows * kLanes];
   alignas(64) float offset_sum_[kMaxRows * kLanes];
   float query_sum_[kMaxRows], query_step_[kMaxRows], query_centre_[kMaxRows];
-  float weight_steps_[kBlockRows], weight_centres_[kBlockRows];
-  float max_[kMaxRows];
+  alignas(64) float weight_steps_[HWY_MAX(kBlockRows, kLanes)];
+  float max_[kMaxRows + kLanes];  // a block of rows is read as a whole vector
   float weight_step_ = 0;
 };
 

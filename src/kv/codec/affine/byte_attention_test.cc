@@ -69,19 +69,30 @@ base::Buffer RandomPages(int num_pages, int d, std::mt19937_64& rng) {
   return pages;
 }
 
-std::vector<float> Decode(int bits, bool instruction, const base::Buffer& pages, std::size_t page_bytes, const std::vector<float>& queries, int d) {
-  const int rows = static_cast<int>(queries.size()) / d;
+struct Rows {
+  int d = 0;
+  std::vector<float> queries;        // [rows, d]
+  std::vector<float> terms, phases;  // of a turning key mean, [rows, d] and [3 pages, d], or empty
+};
+
+// Outputs of all rows, then their maxima, then their sums; empty where this target has one way only.
+std::vector<float> Decode(int bits, bool instruction, const base::Buffer& pages, const Rows& rows_of) {
+  const int d = rows_of.d, rows = static_cast<int>(rows_of.queries.size()) / d;
   const std::vector<int32_t> ids = {2, 0, 1};
   std::vector<float> result(static_cast<size_t>(rows * (d + 2)));
   kernels::AttendPartParams params;
   params.head_dim = d;
   params.num_rows = rows;
-  params.queries = base::StridedRows<const float>{queries.data(), rows, d, d};
+  params.queries = base::StridedRows<const float>{rows_of.queries.data(), rows, d, d};
   params.scale_log2 = 0.1f;
   params.pages = pages.data();
-  params.page_stride = page_bytes;
+  params.page_stride = pages.size() / ids.size();
   params.runs.ids[0] = ids.data();
   params.runs.num_pages[0] = static_cast<int>(ids.size());
+  if (!rows_of.terms.empty()) {
+    params.mean_terms = rows_of.terms.data();
+    params.page_phases = rows_of.phases.data();
+  }
   params.sums = {result.data(), result.data() + rows * d, result.data() + rows * (d + 1)};
   if (!HWY_DYNAMIC_DISPATCH(DecodeForTarget)(bits, instruction, params)) return {};
   return result;
@@ -94,11 +105,32 @@ TEST(ByteAttention, TheInstructionAndItsReplacementGiveTheSameBits) {
       for (int rows : {1, 2, 3, 7, 9, 16}) {
         for (int bits : {1, 2, 4}) {
           const base::Buffer pages = bits == 1 ? RandomPages<1>(3, d, rng) : bits == 2 ? RandomPages<2>(3, d, rng) : RandomPages<4>(3, d, rng);
-          const std::size_t page_bytes = pages.size() / 3;
-          const std::vector<float> queries = testing::NormalVector(rng, static_cast<size_t>(rows * d));
-          const std::vector<float> with = Decode(bits, true, pages, page_bytes, queries, d);
+          const Rows all = {d, testing::NormalVector(rng, static_cast<size_t>(rows * d)), {}, {}};
+          const std::vector<float> with = Decode(bits, true, pages, all);
           if (with.empty()) return;
-          EXPECT_EQ(with, Decode(bits, false, pages, page_bytes, queries, d)) << target << " bits " << bits << " d " << d << " rows " << rows;
+          EXPECT_EQ(with, Decode(bits, false, pages, all)) << target << " bits " << bits << " d " << d << " rows " << rows;
+        }
+      }
+    }
+  });
+}
+
+// What batch-invariant answers rest on: rows are taken in blocks of up to eight, and no step may depend on how many.
+TEST(ByteAttention, ARowGivesTheSameBitsAloneAndBesideOthers) {
+  std::mt19937_64 rng(testing::TestSeed(4));
+  testing::OnEverySimdTarget([&](const char* target) {
+    for (int d : {64, 128}) {
+      for (int rows : {2, 3, 5, 7, 8, 13}) {
+        const base::Buffer pages = RandomPages<2>(3, d, rng);
+        const auto values = static_cast<size_t>(rows * d);
+        const Rows all = {d, testing::NormalVector(rng, values), testing::NormalVector(rng, values), testing::NormalVector(rng, static_cast<size_t>(3 * d))};
+        const std::vector<float> together = Decode(2, false, pages, all);
+        if (together.empty()) return;
+        for (int r = 0; r < rows; ++r) {
+          const auto row = [&](const std::vector<float>& of_all) { return std::vector<float>(of_all.begin() + r * d, of_all.begin() + (r + 1) * d); };
+          std::vector<float> expected = row(together);
+          for (int of_rows : {0, 1}) expected.push_back(together[static_cast<size_t>(rows * d + of_rows * rows + r)]);
+          EXPECT_EQ(Decode(2, false, pages, {d, row(all.queries), row(all.terms), all.phases}), expected) << target << " d " << d << " row " << r << " of " << rows;
         }
       }
     }
