@@ -114,15 +114,36 @@ struct Q4_0 {
     Store32(Nibbles(block + 2), codes);
   }
 };
+struct Q4_1 {
+  static constexpr int kUnit = 32, kBytes = 20, kSubs = 1, kShift = 0;
+  static constexpr bool kHasMinima = true;
+  OSCAR_TILED_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
+    scales[0] = F32FromF16(block);
+    minima[0] = -F32FromF16(block + 2);
+    Store32(Nibbles(block + 4), codes);
+  }
+};
+// A fifth bit for each of 32 codes.
+OSCAR_TILED_TARGET inline __m256i WithFifthBits(__m256i nibbles, const uint8_t* bytes) {
+  uint32_t bits;
+  std::memcpy(&bits, bytes, sizeof(bits));
+  return _mm256_mask_add_epi8(nibbles, bits, nibbles, _mm256_set1_epi8(16));
+}
 struct Q5_0 {
   static constexpr int kUnit = 32, kBytes = 22, kSubs = 1, kShift = 4;
   static constexpr bool kHasMinima = false;
   OSCAR_TILED_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* /*minima*/) {
     scales[0] = F32FromF16(block);
-    uint32_t fifth_bits;
-    std::memcpy(&fifth_bits, block + 2, sizeof(fifth_bits));
-    const __m256i nibbles = Nibbles(block + 6);
-    Store32(_mm256_mask_add_epi8(nibbles, fifth_bits, nibbles, _mm256_set1_epi8(16)), codes);
+    Store32(WithFifthBits(Nibbles(block + 6), block + 2), codes);
+  }
+};
+struct Q5_1 {
+  static constexpr int kUnit = 32, kBytes = 24, kSubs = 1, kShift = 0;
+  static constexpr bool kHasMinima = true;
+  OSCAR_TILED_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
+    scales[0] = F32FromF16(block);
+    minima[0] = -F32FromF16(block + 2);
+    Store32(WithFifthBits(Nibbles(block + 8), block + 4), codes);
   }
 };
 struct Q8_0 {
@@ -344,7 +365,9 @@ template <class Visit>
 bool WithFormat(uint32_t ggml_type, const Visit& visit) {
   switch (ggml_type) {
     case GGML_TYPE_Q4_0: visit(Q4_0()); return true;
+    case GGML_TYPE_Q4_1: visit(Q4_1()); return true;
     case GGML_TYPE_Q5_0: visit(Q5_0()); return true;
+    case GGML_TYPE_Q5_1: visit(Q5_1()); return true;
     case GGML_TYPE_Q8_0: visit(Q8_0()); return true;
     case GGML_TYPE_Q4_K: visit(Q4_K()); return true;
     case GGML_TYPE_Q5_K: visit(Q5_K()); return true;

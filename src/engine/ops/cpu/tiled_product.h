@@ -17,8 +17,8 @@ inline constexpr int64_t kTiledProductTokens = 16;
 // Rows of weights that a thread takes at a time.
 inline constexpr int64_t kTiledProductRows = 32;
 
-// Whether this processor has what the functions below need, and they know the ggml type: Q4_0, Q5_0, Q8_0, Q4_K, Q5_K and Q6_K. Not Q4_1:
-// ggml gives one row the same bits as many with it, so that an answer does not depend on how its prompt was cut into steps.
+// Whether this processor has what the functions below need, and they know the ggml type: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K
+// and Q6_K.
 bool HasTiledProduct(uint32_t ggml_type);
 
 // Bytes of `num_tokens` rows of `width` activations as MultiplyTiled takes them. width: a multiple of 32.

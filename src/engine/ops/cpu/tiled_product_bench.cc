@@ -77,6 +77,7 @@ void Both(const char* name, ggml_type type) {
 
 const bool kRegistered = [] {
   Both("q4_0", GGML_TYPE_Q4_0);
+  Both("q4_1", GGML_TYPE_Q4_1);
   Both("q5_0", GGML_TYPE_Q5_0);
   Both("q8_0", GGML_TYPE_Q8_0);
   Both("q4_k", GGML_TYPE_Q4_K);

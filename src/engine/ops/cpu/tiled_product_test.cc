@@ -15,7 +15,7 @@
 namespace oscar::engine {
 namespace {
 
-constexpr ggml_type kTypes[] = {GGML_TYPE_Q4_0, GGML_TYPE_Q5_0, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K};
+constexpr ggml_type kTypes[] = {GGML_TYPE_Q4_0, GGML_TYPE_Q4_1, GGML_TYPE_Q5_0, GGML_TYPE_Q5_1, GGML_TYPE_Q8_0, GGML_TYPE_Q4_K, GGML_TYPE_Q5_K, GGML_TYPE_Q6_K};
 
 // Random weights of a type, as stored and as f32.
 struct Stored {
@@ -99,7 +99,7 @@ TEST(TiledProduct, AnOutputDependsOnItsOwnRowsOnly) {
 }
 
 TEST(TiledProduct, KnowsItsTypes) {
-  for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q4_1, GGML_TYPE_Q2_K, GGML_TYPE_IQ4_XS}) EXPECT_FALSE(HasTiledProduct(type)) << ggml_type_name(type);
+  for (const ggml_type type : {GGML_TYPE_F32, GGML_TYPE_F16, GGML_TYPE_BF16, GGML_TYPE_Q2_K, GGML_TYPE_IQ4_XS}) EXPECT_FALSE(HasTiledProduct(type)) << ggml_type_name(type);
 }
 
 }  // namespace
