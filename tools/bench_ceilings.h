@@ -8,6 +8,8 @@
 
 namespace oscar::tools {
 
+inline constexpr double kGiga = 1e9;  // bytes and operations are printed in billions
+
 // Per second, all threads together, sorted, one per repeat; a list is empty where the machine has no such thing.
 struct Ceilings {
   std::vector<double> read_bytes, byte_dots;

@@ -22,7 +22,6 @@ namespace {
 using engine::Cell;
 using engine::NumberFormat;
 
-constexpr double kGiga = 1e9;
 
 struct KernelArguments {
   engine::EngineOptions engine;

@@ -9,7 +9,7 @@ import tempfile
 import unittest
 from xml.etree import ElementTree
 
-from test_program import MODEL, ErrorCase, run
+from program_fixture import MODEL, ErrorCase, run
 
 # Answers as llama.cpp's step server does, at once.
 PEER = """#!/bin/sh
