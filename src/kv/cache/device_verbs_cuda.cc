@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <numbers>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "src/base/status_macros.h"
@@ -42,6 +43,44 @@ std::size_t RoundUp(std::size_t value, std::size_t step) { return (value + step 
 
 std::atomic<uint64_t> num_device_verbs = 0;
 
+// Bits of a code of what is encoded; 0: the device has no kernels for this codec. bf16 encodes nothing.
+int CodeBits(std::string_view codec) {
+  if (codec == "int1") return 1;
+  if (codec == "int4") return 4;
+  return codec == "bf16" || codec == "int2" ? 2 : 0;
+}
+
+// The blocks of a page, one per KV head, to the logical order of the codec.
+template <int kBits>
+void ToLogicalPage(const KvShape& shape, std::span<const uint8_t> blocks, std::span<std::byte> out) {
+  using Layout = affine::PageLayout<kBits>;
+  const int d = shape.head_dim;
+  const auto block_bytes = static_cast<std::size_t>(affine::device::BlockBytes(kBits, d));
+  const std::size_t num_codes = static_cast<std::size_t>(kPageTokens) * static_cast<std::size_t>(d);
+  std::vector<uint8_t> codes[2] = {std::vector<uint8_t>(num_codes), std::vector<uint8_t>(num_codes)};
+  uint16_t pairs[2][2][kPageTokens];
+  std::fill(out.begin(), out.end(), std::byte{0});
+  for (int head = 0; head < shape.num_kv_heads; ++head) {
+    const std::size_t start = static_cast<std::size_t>(head) * block_bytes;
+    affine::RowsFromDeviceBlock(d, blocks.subspan(start, block_bytes), {codes[0], pairs[0][0], pairs[0][1]},
+                                {codes[1], pairs[1][0], pairs[1][1]}, kBits);
+    std::byte* const target = out.data() + start;
+    for (const KvSide side : {KvSide::kKey, KvSide::kValue}) {
+      const int s = side == KvSide::kKey ? 0 : 1;
+      std::memcpy(target + Layout::ScalesStart(side, d), pairs[s][0], sizeof(pairs[s][0]));
+      std::memcpy(target + Layout::OffsetsStart(side, d), pairs[s][1], sizeof(pairs[s][1]));
+      auto* words = reinterpret_cast<uint32_t*>(target + Layout::CodesStart(side, d));
+      for (int token = 0; token < kPageTokens; ++token) {
+        for (int channel = 0; channel < d; ++channel) {
+          const uint32_t code = codes[s][static_cast<std::size_t>(token) * static_cast<std::size_t>(d) + static_cast<std::size_t>(channel)];
+          words[s == 0 ? Layout::KeyWord(token, channel, d) : Layout::ValueWord(token, channel)] |=
+              code << (s == 0 ? Layout::KeyShift(channel) : Layout::ValueShift(token));
+        }
+      }
+    }
+  }
+}
+
 // Parts of the encoded pages of a prefill launch: enough CTAs for the machine, at least eight pages each.
 int PrefillSplits(int num_ctas, int ctas_of_a_split, int num_pages) {
   const int wanted = (4 * num_ctas + ctas_of_a_split - 1) / ctas_of_a_split;
@@ -53,8 +92,9 @@ int PrefillSplits(int num_ctas, int ctas_of_a_split, int num_pages) {
 Result<std::unique_ptr<DeviceVerbs>> DeviceVerbs::Create(const KvMethod& method, const CodecProfile& profile,
                                                          const KvCacheConfig& config, cudaStream_t stream) {
   const KvShape& shape = config.shape;
-  if (method.codec == nullptr || (method.codec->name != "bf16" && method.codec->name != "int2")) {
-    return {StatusCode::kUnsupported, "the CUDA device has kernels for bf16 and int2 only, not for " +
+  const int bits = method.codec == nullptr ? 0 : CodeBits(method.codec->name);
+  if (bits == 0) {
+    return {StatusCode::kUnsupported, "the CUDA device has kernels for bf16, int1, int2 and int4 only, not for " +
                                           (method.codec == nullptr ? std::string("no codec") : method.name())};
   }
   if (!affine::device::IsHeadDim(shape.head_dim)) {
@@ -65,26 +105,26 @@ Result<std::unique_ptr<DeviceVerbs>> DeviceVerbs::Create(const KvMethod& method,
   if (shape.group() > 16) {
     return {StatusCode::kUnsupported, std::to_string(shape.group()) + " query heads per KV head; the CUDA device takes at most 16"};
   }
-  std::unique_ptr<DeviceVerbs> verbs(new DeviceVerbs(stream));
+  std::unique_ptr<DeviceVerbs> verbs(new DeviceVerbs(stream, bits));
   OSCAR_TRY(verbs->Load(profile, config));
   return verbs;
 }
 
-DeviceVerbs::DeviceVerbs(cudaStream_t stream) : stream_(stream), id_(++num_device_verbs) {}
+DeviceVerbs::DeviceVerbs(cudaStream_t stream, int bits) : stream_(stream), id_(++num_device_verbs), bits_(bits) {}
 
 DeviceVerbs::~DeviceVerbs() { cudaStreamSynchronize(stream_); }
 
 Status DeviceVerbs::Load(const CodecProfile& profile, const KvCacheConfig& config) {
   shape_ = config.shape;
-  kernel_ = affine::FindDecodeKernel(shape_.head_dim, shape_.group(), affine::DecodeKernelKind::kNormal);
+  kernel_ = affine::FindDecodeKernel(shape_.head_dim, shape_.group(), affine::DecodeKernelKind::kNormal, bits_);
   if (kernel_ == nullptr) return {StatusCode::kUnsupported, "the CUDA device has no decode kernel for this shape"};
   int device = 0;
   OSCAR_TRY(FromCuda(cudaGetDevice(&device), "device"));
   OSCAR_TRY(FromCuda(cudaDeviceGetAttribute(&num_ctas_, cudaDevAttrMultiProcessorCount, device), "device"));
   OSCAR_TRY(FromCuda(affine::PrepareDecodeKernel(*kernel_), "decode kernel"));
-  OSCAR_TRY(FromCuda(affine::PreparePrefill(), "prefill kernel"));
+  OSCAR_TRY(FromCuda(affine::PreparePrefill(bits_), "prefill kernel"));
   OSCAR_TRY(FromCuda(affine::PrepareFeedback(), "demotion kernel"));
-  OSCAR_TRY(constants_.Load(profile, stream_));
+  OSCAR_TRY(constants_.Load(profile, bits_, stream_));
   const kernels::cuda::DeviceStatus fine = {};
   return status_.Upload({&fine, 1}, stream_);
 }
@@ -143,6 +183,7 @@ Status DeviceVerbs::Demote(const KernelContext& context, const DemoteParams& par
     demote.kv_heads = shape_.num_kv_heads;
     std::copy_n(constants.min_max, 2, demote.sides);
     demote.first_layer = params.layer;
+    demote.bits = bits_;
     return FromCuda(affine::LaunchDemote(shape_.head_dim, demote, static_cast<int>(jobs.size()), 1, false, stream_), "demotion");
   }
   OSCAR_TRY(LoadPhases(context));
@@ -162,7 +203,7 @@ Status DeviceVerbs::Demote(const KernelContext& context, const DemoteParams& par
       const DemoteParams::Page& page = params.pages[first + i];
       demote.jobs[i] = {page.bf16_page, page.encoded_page, page.page_index};
     }
-    OSCAR_TRY(FromCuda(affine::LaunchFeedback(shape_.head_dim, demote, static_cast<int>(count), stream_), "demotion"));
+    OSCAR_TRY(FromCuda(affine::LaunchFeedback(shape_.head_dim, demote, static_cast<int>(count), stream_, bits_), "demotion"));
   }
   return {};
 }
@@ -480,7 +521,7 @@ Status DeviceVerbs::AttendPrefill(const KernelContext& /*context*/, const Attend
     prefill.page_beta_stride = encoded_pages;
     prefill.page_beta_heads = kernel_->head_tile;
   }
-  OSCAR_TRY(FromCuda(affine::LaunchPrefill(shape_.head_dim, prefill, stream_), "prefill attention"));
+  OSCAR_TRY(FromCuda(affine::LaunchPrefill(shape_.head_dim, prefill, stream_, bits_), "prefill attention"));
   return JoinSpaces(params, run, code_parts);
 }
 
@@ -509,35 +550,11 @@ Status DeviceVerbs::WritePage(std::byte* page, std::span<const std::byte> bytes)
 }
 
 Status DeviceVerbs::ReadEncodedPage(const KernelContext& /*context*/, const std::byte* page, std::span<std::byte> out) {
-  using Layout = affine::PageLayout<2>;
-  const int d = shape_.head_dim;
-  const auto block_bytes = static_cast<std::size_t>(affine::device::BlockBytes(d));
   std::vector<uint8_t> blocks(out.size());
   OSCAR_TRY(FromCuda(cudaMemcpyAsync(blocks.data(), page, blocks.size(), cudaMemcpyDeviceToHost, stream_), "read of a page"));
   OSCAR_TRY(FromCuda(cudaStreamSynchronize(stream_), "read of a page"));
-  const std::size_t num_codes = static_cast<std::size_t>(kPageTokens) * static_cast<std::size_t>(d);
-  std::vector<uint8_t> codes[2] = {std::vector<uint8_t>(num_codes), std::vector<uint8_t>(num_codes)};
-  uint16_t pairs[2][2][kPageTokens];
-  std::fill(out.begin(), out.end(), std::byte{0});
-  for (int head = 0; head < shape_.num_kv_heads; ++head) {
-    const std::size_t start = static_cast<std::size_t>(head) * block_bytes;
-    affine::RowsFromDeviceBlock(d, std::span(blocks).subspan(start, block_bytes), {codes[0], pairs[0][0], pairs[0][1]},
-                                {codes[1], pairs[1][0], pairs[1][1]});
-    std::byte* const target = out.data() + start;
-    for (const KvSide side : {KvSide::kKey, KvSide::kValue}) {
-      const int s = side == KvSide::kKey ? 0 : 1;
-      std::memcpy(target + Layout::ScalesStart(side, d), pairs[s][0], sizeof(pairs[s][0]));
-      std::memcpy(target + Layout::OffsetsStart(side, d), pairs[s][1], sizeof(pairs[s][1]));
-      auto* words = reinterpret_cast<uint32_t*>(target + Layout::CodesStart(side, d));
-      for (int token = 0; token < kPageTokens; ++token) {
-        for (int channel = 0; channel < d; ++channel) {
-          const uint32_t code = codes[s][static_cast<std::size_t>(token) * static_cast<std::size_t>(d) + static_cast<std::size_t>(channel)];
-          words[s == 0 ? Layout::KeyWord(token, channel, d) : Layout::ValueWord(token, channel)] |=
-              code << (s == 0 ? Layout::KeyShift(channel) : Layout::ValueShift(token));
-        }
-      }
-    }
-  }
+  const auto convert = bits_ == 1 ? ToLogicalPage<1> : (bits_ == 2 ? ToLogicalPage<2> : ToLogicalPage<4>);
+  convert(shape_, blocks, out);
   return {};
 }
 

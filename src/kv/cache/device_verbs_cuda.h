@@ -46,7 +46,7 @@ class DeviceVerbs final : public KvVerbs {
     int first = 0, count = 0, row = 0, num_rows = 0;
   };
 
-  explicit DeviceVerbs(cudaStream_t stream);
+  DeviceVerbs(cudaStream_t stream, int bits);
   Status Load(const CodecProfile& profile, const KvCacheConfig& config);
   Status LoadPhases(const KernelContext& context);
   Status AttendDecode(const KernelContext& context, const AttendParams& params, const Run& run);
@@ -67,6 +67,7 @@ class DeviceVerbs final : public KvVerbs {
 
   cudaStream_t stream_;
   const uint64_t id_;  // of no other in this process
+  const int bits_;     // of a code
   KvShape shape_;
   ProfileConstants constants_;
   const affine::DecodeKernel* kernel_ = nullptr;

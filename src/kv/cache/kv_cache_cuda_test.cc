@@ -151,6 +151,8 @@ const Case kCases[] = {
     {"bf16", {2, 6, 2, 64}, 0},           {"int2:naive", {2, 9, 3, 64}, 0},   {"int2:clip", {2, 8, 2, 128}, 0},
     {"int2:hadamard", {2, 4, 2, 128}, 2e-3}, {"int2:oscar", {2, 14, 2, 64}, 0}, {"int2:oscar", {2, 8, 2, 128}, 0},
     {"int2:balanced", {2, 14, 2, 64}, 0}, {"int2:balanced", {2, 8, 2, 128}, 0}, {"int2:balanced", {2, 4, 2, 256}, 0},
+    {"int1:balanced", {2, 14, 2, 64}, 0}, {"int1:balanced", {2, 8, 2, 128}, 0}, {"int1:balanced", {1, 12, 1, 256}, 0},
+    {"int4:hadamard", {2, 6, 2, 64}, 5e-3}, {"int4:hadamard", {2, 8, 2, 128}, 5e-3}, {"int4:hadamard", {1, 12, 1, 256}, 5e-3},
 };
 
 TEST(CudaKvCache, PagesAreThoseOfTheCpuAndAttentionIsClose) {
@@ -178,7 +180,7 @@ TEST(CudaKvCache, PagesAreThoseOfTheCpuAndAttentionIsClose) {
 // Small enough for compute-sanitizer.
 TEST(CudaKvCache, AFewStepsOfASmallShape) {
   if (!HasDevice()) GTEST_SKIP() << "no CUDA device";
-  for (const char* const method : {"bf16", "int2:hadamard", "int2:balanced"}) {
+  for (const char* const method : {"bf16", "int2:hadamard", "int2:balanced", "int1:balanced", "int4:hadamard"}) {
     SCOPED_TRACE(method);
     Pair pair(method, {1, 4, 2, 64}, 2);
     const SequenceId first = pair.NewSequence(), second = pair.NewSequence();
@@ -208,7 +210,7 @@ TEST(CudaKvCache, WhatHasNoKernelsIsRefused) {
   base::ThreadPool pool(1);
   KvCacheConfig config;
   config.shape = {1, 2, 1, 64};
-  for (const char* method : {"int4:hadamard", "q8_0", "int2:quarot"}) {
+  for (const char* method : {"q4_0", "q8_0", "int2:quarot"}) {
     const auto cache = CreateCudaKvCache(*ParseKvMethod(method), ProfileOf(method, config.shape), config, pool, nullptr);
     EXPECT_EQ(cache.status().code(), StatusCode::kUnsupported) << method;
   }

@@ -83,8 +83,9 @@ Status ProfileConstants::KeepHeads(const Rows& rows, const Get& get, const float
   return {};
 }
 
-Status ProfileConstants::Load(const CodecProfile& profile, cudaStream_t stream) {
+Status ProfileConstants::Load(const CodecProfile& profile, int bits, cudaStream_t stream) {
   stream_ = stream;
+  bits_ = bits;
   layers_.resize(static_cast<std::size_t>(profile.shape().num_layers));
   for (int layer = 0; layer < profile.shape().num_layers; ++layer) {
     OSCAR_TRY(LoadLayer(profile, layer).WithContext(profile.method() + ", layer " + std::to_string(layer)));
@@ -98,6 +99,10 @@ Status ProfileConstants::LoadLayer(const CodecProfile& profile, int layer) {
   OSCAR_TRY(CheckRows(value.heads));
   if (key.heads[0].encoder != value.heads[0].encoder) {
     return {StatusCode::kUnsupported, "the CUDA device needs one encoder for keys and values"};
+  }
+  const bool is_min_max = key.heads[0].encoder == EncoderKind::kMinMax, has_clip = key.heads[0].clip_ratio > 0 || value.heads[0].clip_ratio > 0;
+  if (is_min_max ? bits_ == 1 || (bits_ == 4 && has_clip) : bits_ == 4) {
+    return {StatusCode::kUnsupported, "the CUDA device encodes 1 bit by error feedback only, 4 bits by min-max without a clip only"};
   }
   LayerConstants& constants = layers_[static_cast<std::size_t>(layer)];
   // A zero mean for the heads that have none.

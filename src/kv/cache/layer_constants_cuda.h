@@ -21,8 +21,8 @@ struct LayerConstants {
 
 class ProfileConstants {
  public:
-  // kUnsupported for an encoder, clip or mean that the device has no kernels for, naming the layer.
-  Status Load(const CodecProfile& profile, cudaStream_t stream);
+  // bits: of a code. kUnsupported for an encoder, clip or mean that the device has no kernels for, naming the layer.
+  Status Load(const CodecProfile& profile, int bits, cudaStream_t stream);
 
   const LayerConstants& layer(int index) const { return layers_[static_cast<std::size_t>(index)]; }
   bool uses_feedback() const { return uses_feedback_; }
@@ -41,6 +41,7 @@ class ProfileConstants {
   Status KeepHeads(const Rows& rows, const Get& get, const float*& data, int64_t& head_stride);
 
   cudaStream_t stream_ = nullptr;
+  int bits_ = 2;
   std::vector<LayerConstants> layers_;
   std::vector<cuda::DeviceArray<float>> floats_;
   std::vector<cuda::DeviceArray<kernels::cuda::RotatingPair>> pairs_;

@@ -2,13 +2,19 @@
 
 namespace oscar::affine {
 
-const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind kind) {
+const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind kind, int bits) {
   const DecodeKernel* best = nullptr;
   for (const std::span<const DecodeKernel> kernels :
        {DecodeKernelsD64(), DecodeKernelsD128(), DecodeKernelsD192(), DecodeKernelsD256(),
-        DecodeKernelsOf16Heads(), DecodeKernelsOfLimits()}) {
+        DecodeKernelsOf16Heads(), DecodeKernelsOfLimits(), DecodeKernelsOf<1, 64>(),
+        DecodeKernelsOf<1, 128>(), DecodeKernelsOf<1, 192>(), DecodeKernelsOf<1, 256>(),
+        DecodeKernelsOf<4, 64>(), DecodeKernelsOf<4, 128>(), DecodeKernelsOf<4, 192>(),
+        DecodeKernelsOf<4, 256>()}) {
     for (const DecodeKernel& kernel : kernels) {
-      if (kernel.head_dim != head_dim || kernel.head_tile < group || kernel.kind != kind) continue;
+      if (kernel.head_dim != head_dim || kernel.head_tile < group || kernel.kind != kind ||
+          kernel.bits != bits) {
+        continue;
+      }
       if (best == nullptr || kernel.head_tile < best->head_tile) best = &kernel;
     }
   }

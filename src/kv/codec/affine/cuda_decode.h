@@ -16,6 +16,7 @@ enum class DecodeKernelKind { kNormal, kLoadOnly, kComputeOnly };  // the last t
 struct DecodeKernel {
   int head_dim;
   int head_tile;  // query heads per KV head that it takes at most: 4, 8 or 16
+  int bits;       // of a code: 1, 2 or 4
   DecodeKernelKind kind;
   const void* function;  // void(const DecodeParams)
   int threads;
@@ -28,9 +29,12 @@ std::span<const DecodeKernel> DecodeKernelsD192();
 std::span<const DecodeKernel> DecodeKernelsD256();
 std::span<const DecodeKernel> DecodeKernelsOfLimits();
 std::span<const DecodeKernel> DecodeKernelsOf16Heads();
+// Of 1 and 4 bits; those of 2 bits stand above.
+template <int kBits, int D>
+std::span<const DecodeKernel> DecodeKernelsOf();
 
 // The smallest kernel that takes `group` query heads per KV head, or null.
-const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind kind);
+const DecodeKernel* FindDecodeKernel(int head_dim, int group, DecodeKernelKind kind, int bits = 2);
 
 // Asks for the kernel's shared memory, once per process and device, before the first launch.
 cudaError_t PrepareDecodeKernel(const DecodeKernel& kernel);

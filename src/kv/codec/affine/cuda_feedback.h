@@ -1,4 +1,4 @@
-// Demotion of BF16 pages by the error-feedback encoder of int2:balanced (quality.md 4 and 5) on the device.
+// Demotion of BF16 pages by the error-feedback encoder of int2:balanced and int1:balanced (quality.md 4 and 5) on the device.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -43,8 +43,9 @@ struct FeedbackPagesParams {
 
 // Asks for the kernels' shared memory, once per process and device, before the first launch.
 cudaError_t PrepareFeedback();
-// cudaErrorInvalidValue for a head_dim without a kernel or a number of jobs that is not 0 .. kMostFeedbackJobs.
+// bits of a code: 1 or 2. cudaErrorInvalidValue for others, a head_dim without a kernel or a number of jobs that is not 0 ..
+// kMostFeedbackJobs.
 cudaError_t LaunchFeedback(int head_dim, const FeedbackPagesParams& params, int num_jobs,
-                           cudaStream_t stream);
+                           cudaStream_t stream, int bits = 2);
 
 }  // namespace oscar::affine

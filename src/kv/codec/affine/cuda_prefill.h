@@ -8,11 +8,18 @@
 namespace oscar::affine {
 
 // Asks for the kernels' shared memory, once per process and device, before the first launch.
-cudaError_t PreparePrefill();
+cudaError_t PreparePrefill(int bits = 2);
 
 // One launch; its partial results are joined by LaunchMerge. cudaErrorInvalidValue for a head_dim
-// without a kernel, sink or recent that are no multiples of 64, or no splits.
+// or `bits` of a code without a kernel, sink or recent that are no multiples of 64, or no splits.
 cudaError_t LaunchPrefill(int head_dim, const kernels::cuda::PrefillParams& params,
-                          cudaStream_t stream);
+                          cudaStream_t stream, int bits = 2);
+
+// The same for one number of bits: 1, 2 and 4 are instantiated.
+template <int kBits>
+cudaError_t PreparePrefillOf();
+template <int kBits>
+cudaError_t LaunchPrefillOf(int head_dim, const kernels::cuda::PrefillParams& params,
+                            cudaStream_t stream);
 
 }  // namespace oscar::affine

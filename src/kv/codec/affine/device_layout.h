@@ -5,7 +5,9 @@
 //
 // A block is one (page, KV head): K codes, V codes, 64 K pairs, 64 V pairs; a pair is fp16 scale,
 // then fp16 offset. Head dimensions are cut into sub-blocks of 128 and one last sub-block of 64 if
-// needed.
+// needed. 2-bit codes are the measure of all: a 4-bit code stands as two of them, low then high, in
+// two planes of codes one behind the other; 1-bit codes stand as 2-bit ones whose high bits are
+// those of the next 512 bytes, so that two such pieces share the room of one.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +26,15 @@ constexpr int ValueCodesOffset(int d) { return 16 * d; }
 constexpr int KeyPairsOffset(int d) { return 32 * d; }
 constexpr int ValuePairsOffset(int d) { return 32 * d + 256; }
 constexpr int BlockBytes(int d) { return 32 * d + 512; }
+
+// The same for `bits` of 1, 2 or 4.
+constexpr bool IsBits(int bits) { return bits == 1 || bits == 2 || bits == 4; }
+constexpr int SideBytes(int bits, int d) { return 8 * bits * d; }  // codes of K or of V
+constexpr int KeyPairsOffset(int bits, int d) { return 2 * SideBytes(bits, d); }
+constexpr int ValuePairsOffset(int bits, int d) { return 2 * SideBytes(bits, d) + 256; }
+constexpr int BlockBytes(int bits, int d) { return 2 * SideBytes(bits, d) + 512; }
+constexpr int NumPlanes(int bits) { return bits == 4 ? 2 : 1; }
+constexpr int PlaneBits(int bits) { return bits == 1 ? 1 : 2; }
 
 // Where a 2-bit code stands: byte in the block and the position of its low bit in the byte.
 struct CodePlace {
@@ -66,6 +77,15 @@ constexpr CodePlace ValueCodePlace(int d, int token, int dim) {
   return {ValueCodesOffset(d) + group * 512 + (4 * row + t) * 16 + word * 4 + bit / 8, bit % 8};
 }
 
+// Bits PlaneBits(bits) * plane .. of a code of `bits` bits: byte from the start of the codes of the
+// side, and position in the byte.
+constexpr CodePlace PlanePlace(int bits, bool is_key, int d, int token, int dim, int plane) {
+  CodePlace place = is_key ? KeyCodePlace(d, token, dim) : ValueCodePlace(d, token, dim);
+  if (!is_key) place.byte -= ValueCodesOffset(d);
+  if (bits == 1) return {place.byte / 1024 * 512 + place.byte % 512, place.shift + place.byte / 512 % 2};
+  return {place.byte + plane * SideBytes(2, d), place.shift};
+}
+
 // Index of a token's (scale, offset) pair among the 64: 8 G + 2 j + a for token 16 j + G + 8 a.
 constexpr int PairIndex(int token) {
   return 8 * (token & 7) + 2 * (token >> 4) + ((token >> 3) & 1);
@@ -73,6 +93,13 @@ constexpr int PairIndex(int token) {
 constexpr int KeyPairOffset(int d, int token) { return KeyPairsOffset(d) + 4 * PairIndex(token); }
 constexpr int ValuePairOffset(int d, int token) {
   return ValuePairsOffset(d) + 4 * PairIndex(token);
+}
+
+constexpr int KeyPairOffset(int bits, int d, int token) {
+  return KeyPairsOffset(bits, d) + 4 * PairIndex(token);
+}
+constexpr int ValuePairOffset(int bits, int d, int token) {
+  return ValuePairsOffset(bits, d) + 4 * PairIndex(token);
 }
 
 // BF16 pages, which the same kernels read.

@@ -23,9 +23,9 @@ struct Rows {
   bool operator==(const Rows&) const = default;
 };
 
-Rows RandomRows(std::mt19937_64& rng, int d) {
+Rows RandomRows(std::mt19937_64& rng, int d, int bits) {
   Rows rows(d);
-  for (uint8_t& code : rows.codes) code = rng() & 3;
+  for (uint8_t& code : rows.codes) code = static_cast<uint8_t>(rng() & ((1u << bits) - 1));
   for (uint16_t& scale : rows.scales) scale = static_cast<uint16_t>(rng());
   for (uint16_t& offset : rows.offsets) offset = static_cast<uint16_t>(rng());
   return rows;
@@ -94,16 +94,39 @@ TEST_P(DeviceLayout, ALaneFindsTheCodesOfItsMatrixOperands) {
 TEST_P(DeviceLayout, RowsToBlockToRowsIsTheIdentity) {
   const int d = GetParam();
   std::mt19937_64 rng(testing::TestSeed(11 + d));
-  const Rows key = RandomRows(rng, d), value = RandomRows(rng, d);
-  std::vector<uint8_t> block(device::BlockBytes(d), 0xFF);
-  DeviceBlockFromRows(d, key.Const(), value.Const(), block);
-  Rows key_back(d), value_back(d);
-  RowsFromDeviceBlock(d, block, key_back.Mutable(), value_back.Mutable());
-  EXPECT_EQ(key, key_back);
-  EXPECT_EQ(value, value_back);
-  std::vector<uint8_t> again(block.size(), 0xFF);
-  DeviceBlockFromRows(d, key_back.Const(), value_back.Const(), again);
-  EXPECT_EQ(block, again);
+  for (const int bits : {1, 2, 4}) {
+    SCOPED_TRACE(bits);
+    const Rows key = RandomRows(rng, d, bits), value = RandomRows(rng, d, bits);
+    std::vector<uint8_t> block(device::BlockBytes(bits, d), 0xFF);
+    DeviceBlockFromRows(d, key.Const(), value.Const(), block, bits);
+    Rows key_back(d), value_back(d);
+    RowsFromDeviceBlock(d, block, key_back.Mutable(), value_back.Mutable(), bits);
+    EXPECT_EQ(key, key_back);
+    EXPECT_EQ(value, value_back);
+    std::vector<uint8_t> again(block.size(), 0xFF);
+    DeviceBlockFromRows(d, key_back.Const(), value_back.Const(), again, bits);
+    EXPECT_EQ(block, again);
+  }
+}
+
+// What the kernels make of a lane's 16 bytes: two pieces of 2-bit codes out of one of 1-bit codes, one out of a piece of each plane.
+TEST_P(DeviceLayout, PiecesOfOneAndFourBitsAreThoseOfTwoBits) {
+  const int d = GetParam();
+  for (const bool is_key : {true, false}) {
+    for (int token = 0; token < kTokens; ++token) {
+      for (int dim = 0; dim < d; ++dim) {
+        const auto two = device::PlanePlace(2, is_key, d, token, dim, 0), one = device::PlanePlace(1, is_key, d, token, dim, 0);
+        const int piece = two.byte / 512;
+        ASSERT_EQ(one.byte, piece / 2 * 512 + two.byte % 512);
+        ASSERT_EQ(one.shift, two.shift + piece % 2);
+        for (const int plane : {0, 1}) {
+          const auto four = device::PlanePlace(4, is_key, d, token, dim, plane);
+          ASSERT_EQ(four.byte, two.byte + plane * 16 * d);
+          ASSERT_EQ(four.shift, two.shift);
+        }
+      }
+    }
+  }
 }
 
 TEST_P(DeviceLayout, EveryBf16ElementHasItsOwnPlaceAndEightTokensShareNoBank) {

@@ -15,8 +15,6 @@ namespace oscar::affine::feedback {
 
 inline constexpr int kTokens = device::kTokens, kLanes = 4, kThreads = kTokens * kLanes;
 inline constexpr int kStride = kTokens + 8;  // the four lanes of eight rows read different banks
-inline constexpr float kHalf = 1.5f;         // levels are code - kHalf
-inline constexpr float kRoom = 1.1f;         // kappa of quality.md 4
 
 template <int D>
 struct Shared {
@@ -93,9 +91,12 @@ __device__ __forceinline__ void TransformRows(const uint8_t* rows, const float* 
 }
 
 // One row, by four lanes that hold the same values but for their part of a dot product.
-template <int D>
+template <int D, int kBits>
 class Row {
  public:
+  static constexpr float kHalf = 0.5f * ((1 << kBits) - 1);  // levels are code - kHalf
+  static constexpr float kRoom = kBits == 1 ? 1.2f : 1.1f;   // kappa of quality.md 4
+
   __device__ Row(Shared<D>& shared, int row, int lane)
       : shared_(shared), row_(row), lane_(lane) {}
 
@@ -243,32 +244,31 @@ class Row {
 };
 
 // Codes and pairs to the half of the block that belongs to the side.
-template <int D>
+template <int D, int kBits>
 __device__ __forceinline__ void StoreSide(int side, Shared<D>& shared, uint8_t* block) {
-  constexpr int kWords = 4 * D;  // of 16 D bytes of codes
+  static_assert(device::NumPlanes(kBits) == 1);
+  constexpr int kWords = device::SideBytes(kBits, D) / 4;
   uint32_t* words = reinterpret_cast<uint32_t*>(&shared.errors[0][0]);
   for (int i = threadIdx.x; i < kWords; i += kThreads) words[i] = 0;
   __syncthreads();
   for (int i = threadIdx.x; i < kTokens * D; i += kThreads) {
     const int token = i % kTokens, dim = i / kTokens;
-    const device::CodePlace place = side == 0 ? device::KeyCodePlace(D, token, dim)
-                                              : device::ValueCodePlace(D, token, dim);
-    const int byte = side == 0 ? place.byte : place.byte - device::ValueCodesOffset(D);
-    atomicOr(&words[byte / 4], static_cast<uint32_t>(shared.codes[token][dim])
-                                   << (8 * (byte % 4) + place.shift));
+    const device::CodePlace place = device::PlanePlace(kBits, side == 0, D, token, dim, 0);
+    atomicOr(&words[place.byte / 4], static_cast<uint32_t>(shared.codes[token][dim])
+                                         << (8 * (place.byte % 4) + place.shift));
   }
   __syncthreads();
   uint32_t* codes =
-      reinterpret_cast<uint32_t*>(block + (side == 0 ? 0 : device::ValueCodesOffset(D)));
+      reinterpret_cast<uint32_t*>(block + (side == 0 ? 0 : device::SideBytes(kBits, D)));
   for (int i = threadIdx.x; i < kWords; i += kThreads) codes[i] = words[i];
   for (int token = threadIdx.x; token < kTokens; token += kThreads) {
-    *reinterpret_cast<uint32_t*>(block + (side == 0 ? device::KeyPairOffset(D, token)
-                                                    : device::ValuePairOffset(D, token))) =
+    *reinterpret_cast<uint32_t*>(block + (side == 0 ? device::KeyPairOffset(kBits, D, token)
+                                                    : device::ValuePairOffset(kBits, D, token))) =
         shared.pairs[token];
   }
 }
 
-template <int D>
+template <int D, int kBits>
 __global__ void __launch_bounds__(kThreads)
     FeedbackKernel(const __grid_constant__ FeedbackPagesParams params) {
   extern __shared__ __align__(16) uint8_t shared_bytes[];
@@ -285,16 +285,16 @@ __global__ void __launch_bounds__(kThreads)
       side_index * (device::Bf16BlockBytes(D) / 2);
   TransformRows<D>(rows, side.matrices.data + head * side.matrices.head_stride, shared);
   const int token = static_cast<int>(threadIdx.x) / kLanes;
-  Row<D> row(shared, token, static_cast<int>(threadIdx.x) % kLanes);
+  Row<D, kBits> row(shared, token, static_cast<int>(threadIdx.x) % kLanes);
   if (!row.Encode(side)) {
     kernels::cuda::ReportNonFinite(params.status,
                                    {1, params.layer, head, job, token, side_index, {}});
   }
   __syncthreads();
-  StoreSide<D>(side_index, shared,
-               params.code_pool +
-                   (static_cast<int64_t>(params.jobs[job].code_page) * params.kv_heads + head) *
-                       device::BlockBytes(D));
+  StoreSide<D, kBits>(side_index, shared,
+                      params.code_pool +
+                          (static_cast<int64_t>(params.jobs[job].code_page) * params.kv_heads + head) *
+                              device::BlockBytes(kBits, D));
 }
 
 }  // namespace oscar::affine::feedback

@@ -36,12 +36,12 @@ inline constexpr int kValueDims = D / kValueParts<D>;
 
 // 16-byte piece p of row r stands at p ^ (r & 7) everywhere, so that matrix loads read different
 // banks.
-template <int D>
+template <int D, int kBits>
 struct Shared {
   alignas(128) __half queries[kRows][D];  // scaled by a power of two per row
   alignas(128) __half keys[kTokens][D];
   alignas(128) __half values[D][kTokens];  // transposed
-  alignas(128) uint8_t staged[2][device::BlockBytes(D)];
+  alignas(128) uint8_t staged[2][device::BlockBytes(kBits, D)];
   float scale[kRows];  // kappa over the row's power of two
   float beta[kRows];
   float2 row_mass[kRows];  // reference and sum of weights after the BF16 pages
@@ -69,9 +69,9 @@ __device__ __forceinline__ bool FindRow(const PrefillParams& params, const Place
 
 // Queries to fp16, exactly but for values below 2^-24 of the largest: a row is divided by the power
 // of two of its largest magnitude. One warp per row.
-template <int D>
+template <int D, int kBits>
 __device__ __forceinline__ void LoadQueries(const PrefillParams& params, const Place& place,
-                                            int warp, int lane, Shared<D>& shared) {
+                                            int warp, int lane, Shared<D, kBits>& shared) {
   const uint16_t* queries =
       params.row_queries != nullptr && place.split == 0 ? params.row_queries : params.queries;
 #pragma unroll 1
@@ -103,9 +103,9 @@ __device__ __forceinline__ void LoadQueries(const PrefillParams& params, const P
 }
 
 // What the rotating key mean adds to the scores of the CTA's rows in one page; one thread per row.
-template <int D>
+template <int D, int kBits>
 __device__ __noinline__ void LoadPageBeta(const PrefillParams& params, const Place& place, int page,
-                                          Shared<D>& shared) {
+                                          Shared<D, kBits>& shared) {
   static_assert(kThreads == kRows);
   const int r = static_cast<int>(threadIdx.x);
   int64_t index = 0;
@@ -115,29 +115,53 @@ __device__ __noinline__ void LoadPageBeta(const PrefillParams& params, const Pla
                          (pair * params.page_beta_stride + page) * params.page_beta_heads + head);
 }
 
-template <int D>
+template <int D, int kBits>
 __device__ __forceinline__ void RequestBlock(const PrefillParams& params, const Place& place,
-                                             int page, int buffer, Shared<D>& shared) {
+                                             int page, int buffer, Shared<D, kBits>& shared) {
   const int64_t id = params.code_table[page];
   const uint8_t* block =
-      params.code_pool + (id * params.kv_heads + place.head) * device::BlockBytes(D);
-  for (int i = threadIdx.x; i < device::BlockBytes(D) / 16; i += kThreads) {
+      params.code_pool + (id * params.kv_heads + place.head) * device::BlockBytes(kBits, D);
+  for (int i = threadIdx.x; i < device::BlockBytes(kBits, D) / 16; i += kThreads) {
     ptx::CopyAsync16(ptx::SharedAddress(&shared.staged[buffer][16 * i]), block + 16 * i, true);
   }
 }
 
-// Bytes 0 .. 3, each 0 .. 3, as two pairs of fp16.
+// The words of a 16-byte piece of one plane of 2-bit codes (tile.cuh, LoadPiece).
+template <int kBits>
+__device__ __forceinline__ void LoadPlane(const uint8_t* codes, int piece, uint32_t (&words)[4]) {
+  const int row = piece / 32, lane = piece % 32;  // of 512 bytes
+  const uint4 w = *reinterpret_cast<const uint4*>(codes + (kBits == 1 ? row / 2 : row) * 512 + 16 * lane);
+  const int shift = kBits == 1 ? row % 2 : 0;
+  words[0] = w.x >> shift;
+  words[1] = w.y >> shift;
+  words[2] = w.z >> shift;
+  words[3] = w.w >> shift;
+}
+// Both planes; the second one's words are zeros where there is none.
+template <int D, int kBits>
+__device__ __forceinline__ void LoadPiece(const uint8_t* codes, int piece, uint32_t (&low)[4],
+                                          uint32_t (&high)[4]) {
+  LoadPlane<kBits>(codes, piece, low);
+  if constexpr (device::NumPlanes(kBits) == 2) {
+    LoadPlane<kBits>(codes + device::SideBytes(2, D), piece, high);
+  } else {
+    for (uint32_t& word : high) word = 0;
+  }
+}
+
+// Bytes 0 .. 3, each 0 .. 15, as two pairs of fp16.
 __device__ __forceinline__ __half2 PairOfCodes(uint32_t bytes, uint32_t selector) {
   const uint32_t bits = __byte_perm(bytes, 0x64646464u, selector);  // 1024 + code
   return __hsub2(*reinterpret_cast<const __half2*>(&bits), __float2half2_rn(1024.0f));
 }
 
 // One 16-byte piece of key codes to fp16 rows.
-template <int D>
+template <int D, int kBits>
 __device__ __forceinline__ void DecodeKeyPiece(const uint8_t* block, int piece, __half* keys) {
   constexpr int kWide = D / 128 * 128;  // pieces of sub-blocks of 128 dimensions
-  const uint4 words4 = *reinterpret_cast<const uint4*>(block + 16 * piece);
-  const uint32_t words[4] = {words4.x, words4.y, words4.z, words4.w};
+  constexpr uint32_t kMask = kBits == 1 ? 0x01010101u : 0x03030303u;
+  uint32_t words[4], high_words[4];
+  LoadPiece<D, kBits>(block, piece, words, high_words);
   const int lane = piece % 32, row = lane >> 2, t = lane & 3;
   const bool is_wide = piece < kWide;
 #pragma unroll
@@ -145,11 +169,12 @@ __device__ __forceinline__ void DecodeKeyPiece(const uint8_t* block, int piece, 
     const int token = is_wide ? 16 * (piece % 128 / 32) + row + 8 * (w >> 1)
                               : 32 * ((piece - kWide) / 32) + row + 8 * w;
     const int dim = is_wide ? piece / 128 * 128 + 64 * (w & 1) : kWide;
-    const __half2 pair = *reinterpret_cast<const __half2*>(block + device::KeyPairOffset(D, token));
+    const __half2 pair = *reinterpret_cast<const __half2*>(block + device::KeyPairOffset(kBits, D, token));
     const __half2 scale = __low2half2(pair), offset = __high2half2(pair);
 #pragma unroll
     for (int f = 0; f < 4; ++f) {
-      const uint32_t codes = (words[w] >> (2 * f)) & 0x03030303u;
+      uint32_t codes = (words[w] >> (2 * f)) & kMask;
+      if (device::NumPlanes(kBits) == 2) codes |= ((high_words[w] >> (2 * f)) & kMask) << 2;
       const __half2 low = __hfma2(PairOfCodes(codes, 0x4140), scale, offset);
       const __half2 high = __hfma2(PairOfCodes(codes, 0x4342), scale, offset);
       *reinterpret_cast<uint2*>(keys + Swizzled(token, dim + 16 * f + 4 * t, D)) = make_uint2(
@@ -160,22 +185,23 @@ __device__ __forceinline__ void DecodeKeyPiece(const uint8_t* block, int piece, 
 
 // One 16-byte piece of value codes to fp16 columns: dimensions 32 u + 8 w + G, tokens 8 k + 2 t,
 // + 1.
-template <int D>
+template <int D, int kBits>
 __device__ __forceinline__ void DecodeValuePiece(const uint8_t* block, int piece, __half* values) {
-  const uint4 words4 =
-      *reinterpret_cast<const uint4*>(block + device::ValueCodesOffset(D) + 16 * piece);
-  const uint32_t words[4] = {words4.x, words4.y, words4.z, words4.w};
+  constexpr uint32_t kMask = kBits == 1 ? 0x00010001u : 0x00030003u;
+  uint32_t words[4], high_words[4];
+  LoadPiece<D, kBits>(block + device::SideBytes(kBits, D), piece, words, high_words);
   const int lane = piece % 32, row = lane >> 2, t = lane & 3;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const __half2 first =
-        *reinterpret_cast<const __half2*>(block + device::ValuePairOffset(D, 8 * k + 2 * t));
+        *reinterpret_cast<const __half2*>(block + device::ValuePairOffset(kBits, D, 8 * k + 2 * t));
     const __half2 second =
-        *reinterpret_cast<const __half2*>(block + device::ValuePairOffset(D, 8 * k + 2 * t + 1));
+        *reinterpret_cast<const __half2*>(block + device::ValuePairOffset(kBits, D, 8 * k + 2 * t + 1));
     const __half2 scale = __lows2half2(first, second), offset = __highs2half2(first, second);
 #pragma unroll
     for (int w = 0; w < 4; ++w) {
-      const uint32_t codes = (words[w] >> (2 * k)) & 0x00030003u;
+      uint32_t codes = (words[w] >> (2 * k)) & kMask;
+      if (device::NumPlanes(kBits) == 2) codes |= ((high_words[w] >> (2 * k)) & kMask) << 2;
       const __half2 value = __hfma2(PairOfCodes(codes, 0x4240), scale, offset);
       *reinterpret_cast<__half2*>(
           values + Swizzled(piece / 32 * 32 + 8 * w + row, 8 * k + 2 * t, kTokens)) = value;
@@ -183,24 +209,24 @@ __device__ __forceinline__ void DecodeValuePiece(const uint8_t* block, int piece
   }
 }
 
-template <int D>
+template <int D, int kBits>
 __device__ __forceinline__ void DecodeBlock(const uint8_t* block, int first_dim,
-                                            Shared<D>& shared) {
+                                            Shared<D, kBits>& shared) {
 #pragma unroll 1
   for (int piece = threadIdx.x; piece < D + kValueDims<D>;
        piece += kThreads) {  // of keys, then of values: whole warps each
     if (piece < D) {
-      DecodeKeyPiece<D>(block, piece, &shared.keys[0][0]);
+      DecodeKeyPiece<D, kBits>(block, piece, &shared.keys[0][0]);
     } else {
-      DecodeValuePiece<D>(block, first_dim + piece - D, &shared.values[0][0]);
+      DecodeValuePiece<D, kBits>(block, first_dim + piece - D, &shared.values[0][0]);
     }
   }
 }
 
 // A BF16 page to fp16: exact for magnitudes of 2^-14 to 65,504. Rows from num_rows on hold anything
 // and become zero.
-template <int D>
-__device__ __forceinline__ void ConvertRows(const uint8_t* block, int num_rows, Shared<D>& shared) {
+template <int D, int kBits>
+__device__ __forceinline__ void ConvertRows(const uint8_t* block, int num_rows, Shared<D, kBits>& shared) {
 #pragma unroll 1
   for (int i = threadIdx.x; i < 2 * kTokens * D / 8; i += kThreads) {
     const int side = i / (kTokens * D / 8), token = i % kTokens, dim = i / kTokens % (D / 8) * 8;
@@ -244,8 +270,8 @@ using StepScores = float[kRowTiles][kStepKeys / 8][4];
 
 // Scores of the warp's rows against kStepKeys keys: z[tile][n] for keys first_key + 8 n + 2 t, + 1,
 // rows G and G + 8.
-template <int D>
-__device__ __forceinline__ void Scores(const Shared<D>& shared, int first_key, int warp, int lane,
+template <int D, int kBits>
+__device__ __forceinline__ void Scores(const Shared<D, kBits>& shared, int first_key, int warp, int lane,
                                        StepScores& z) {
   const int in_matrix = lane & 7, matrix = lane >> 3;
   const uint32_t queries = ptx::SharedAddress(shared.queries) +
@@ -283,8 +309,8 @@ __device__ __forceinline__ void Scores(const Shared<D>& shared, int first_key, i
 
 // Scales and masks the scores of one row tile and moves the reference to the largest of them.
 // last_key: of row G, row G + 8: keys beyond are not seen; relative to the step.
-template <int D, bool kIsEncoded>
-__device__ __forceinline__ void ScaleScores(const Shared<D>& shared, int first_row, int lane,
+template <int D, bool kIsEncoded, int kBits>
+__device__ __forceinline__ void ScaleScores(const Shared<D, kBits>& shared, int first_row, int lane,
                                             const int (&last_key)[2], float (&z)[kStepKeys / 8][4],
                                             TileState<D>& state) {
   const int row = first_row + (lane >> 2), t = lane & 3;
@@ -322,8 +348,8 @@ __device__ __forceinline__ void ScaleScores(const Shared<D>& shared, int first_r
 
 // Adds the page in shared memory. last_key: of rows G, G + 8 of every tile: keys beyond are not
 // seen.
-template <int D, bool kIsEncoded>
-__device__ __forceinline__ void AttendPage(const Shared<D>& shared, int first_dim, int warp,
+template <int D, bool kIsEncoded, int kBits>
+__device__ __forceinline__ void AttendPage(const Shared<D, kBits>& shared, int first_dim, int warp,
                                            int lane, const int (&last_key)[kRowTiles][2],
                                            RowState<D>& state) {
   const int in_matrix = lane & 7, matrix = lane >> 3;
@@ -377,9 +403,9 @@ __device__ __forceinline__ float SumOfRow(float x) {
 
 // Notes the mass of the BF16 pages, which come first: the mean of the values counts for the encoded
 // ones only.
-template <int D>
+template <int D, int kBits>
 __device__ __forceinline__ void NoteRowMass(int warp, int lane, const RowState<D>& state,
-                                            Shared<D>& shared) {
+                                            Shared<D, kBits>& shared) {
 #pragma unroll
   for (int i = 0; i < 2 * kRowTiles; ++i) {
     const TileState<D>& sums = state[i >> 1];
@@ -391,9 +417,9 @@ __device__ __forceinline__ void NoteRowMass(int warp, int lane, const RowState<D
 }
 
 // Writes the partial result of the warp's rows.
-template <int D>
+template <int D, int kBits>
 __device__ __forceinline__ void StoreRows(const PrefillParams& params, const Place& place, int warp,
-                                          int lane, const Shared<D>& shared, RowState<D>& state) {
+                                          int lane, const Shared<D, kBits>& shared, RowState<D>& state) {
   const int row = lane >> 2, t = lane & 3;
   const int64_t num_rows = static_cast<int64_t>(params.num_tokens) * params.kv_heads * params.group;
 #pragma unroll
@@ -428,9 +454,9 @@ __device__ __forceinline__ void StoreRows(const PrefillParams& params, const Pla
 
 // The BF16 pages that a tile sees, its own first, then by position: the sink and the pages of the
 // recent window.
-template <int D>
+template <int D, int kBits>
 __device__ __forceinline__ void AttendRowPages(const PrefillParams& params, const Place& place,
-                                               int warp, int lane, Shared<D>& shared,
+                                               int warp, int lane, Shared<D, kBits>& shared,
                                                RowState<D>& state) {
   const int first_recent = max(place.tile - params.recent / kTokens, 0);
   const int end = params.first_position + params.num_tokens;
@@ -455,11 +481,11 @@ __device__ __forceinline__ void AttendRowPages(const PrefillParams& params, cons
   }
 }
 
-template <int D>
+template <int D, int kBits>
 __global__ void __launch_bounds__(kThreads, 2)
     PrefillKernel(const __grid_constant__ PrefillParams params) {
   extern __shared__ __align__(128) uint8_t shared_bytes[];
-  Shared<D>& shared = *reinterpret_cast<Shared<D>*>(shared_bytes);
+  Shared<D, kBits>& shared = *reinterpret_cast<Shared<D, kBits>*>(shared_bytes);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row_parts = (params.group * kTokens + kRows - 1) / kRows,
             parts = row_parts * kValueParts<D>;

@@ -1,6 +1,7 @@
-// The 2-bit affine page as matrix operands (gpu.md 5.4, 5.5, 5.7): queries to int8 pairs, scores of
+// The affine page as matrix operands (gpu.md 5.4, 5.5, 5.7): queries to int8 pairs, scores of
 // 16 tokens straight from code words, and code words as fp16 subnormals for the value product. One
-// warp; lane = 4 G + t. No softmax here.
+// warp; lane = 4 G + t. No softmax here. Written for codes of 2 bits; others are read as such: two
+// pieces out of one (1 bit), the planes one after the other (4 bits).
 //
 // HeadTile is the number of query heads in one visit. 4: the 8 columns of a matrix instruction are
 // (hi, lo) pairs of 4 heads, and a lane's results belong to head t. 8: one instruction for hi, one
@@ -142,46 +143,73 @@ __device__ __forceinline__ void ScoreStep(int (&c)[kHeadsPerLane][4], uint32_t m
   for (int h = 0; h < kHeadsPerLane; ++h) ptx::MmaU8S8(c[h], a, b0[h], b1[h]);
 }
 
+// The lane's 16 bytes of 2-bit codes of piece `piece`; of 1-bit codes with other bits above them.
+template <int kBits>
+__device__ __forceinline__ uint4 LoadPiece(uint32_t codes, int piece, int lane) {
+  if constexpr (kBits != 1) return ptx::LoadShared16(codes + piece * 512 + lane * 16);
+  const uint4 w = ptx::LoadShared16(codes + piece / 2 * 512 + lane * 16);
+  return piece % 2 == 0 ? w : make_uint4(w.x >> 1, w.y >> 1, w.z >> 1, w.w >> 1);
+}
+
+// Adds the scores of token tile j from one plane of key codes to c. tail: of tiles j and j + 1 where
+// j is even, of the last 64 dimensions.
+template <int D, int HeadTile, int kBits>
+__device__ __forceinline__ void AddTileScores(uint32_t codes, int j, int lane,
+                                              const Int2Query<D, HeadTile>& query, uint4& tail,
+                                              int (&c)[HeadTile / 4][4]) {
+  constexpr int kHeads = HeadTile / 4;
+  constexpr uint32_t kEven = kBits == 1 ? 0x01010101u : 0x03030303u, kOdd = 4 * kEven;
+#pragma unroll
+  for (int s = 0; s < D / 128; ++s) {
+    const uint4 w = LoadPiece<kBits>(codes, 4 * s + j, lane);
+    const uint4 v = {w.x >> 4, w.y >> 4, w.z >> 4, w.w >> 4};
+#pragma unroll
+    for (int f = 0; f < 4; ++f) {
+      const uint4& u = f < 2 ? w : v;
+      uint32_t b0[kHeads], b1[kHeads];
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        b0[h] = query.b[h][s * 8 + 2 * f];
+        b1[h] = query.b[h][s * 8 + 2 * f + 1];
+      }
+      ScoreStep<kHeads>(c, (f & 1) ? kOdd : kEven, {u.x, u.z, u.y, u.w}, b0, b1);
+    }
+  }
+  if constexpr (D % 128 != 0) {
+    if (j % 2 == 0) tail = LoadPiece<kBits>(codes, D / 128 * 4 + j / 2, lane);
+    const uint32_t low = j % 2 == 0 ? tail.x : tail.z, high = j % 2 == 0 ? tail.y : tail.w;
+#pragma unroll
+    for (int f = 0; f < 2; ++f) {
+      uint32_t b0[kHeads], b1[kHeads];
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        b0[h] = query.b[h][D / 128 * 8 + 2 * f];
+        b1[h] = query.b[h][D / 128 * 8 + 2 * f + 1];
+      }
+      ScoreStep<kHeads>(c, f ? kOdd : kEven, {low, high, low >> 4, high >> 4}, b0, b1);
+    }
+  }
+}
+
 // Integer scores S q.c of the 64 tokens of a page: x[2 j + a][h] for token 16 j + G + 8 a and the
 // lane's head h.
-template <int D, int HeadTile>
+template <int D, int HeadTile, int kBits>
 __device__ __forceinline__ void PageScores(uint32_t block, int lane,
                                            const Int2Query<D, HeadTile>& query,
                                            float (&x)[8][HeadTile / 4]) {
-  constexpr int kHeads = HeadTile / 4;
-  constexpr uint32_t kEven = 0x03030303u, kOdd = 0x0C0C0C0Cu;
-  uint4 tail = {};
+  constexpr int kHeads = HeadTile / 4, kPlanes = NumPlanes(kBits);
+  uint4 tails[kPlanes] = {};
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     int c[kHeads][4] = {};
+    AddTileScores<D, HeadTile, kBits>(block, j, lane, query, tails[0], c);
+    if constexpr (kPlanes == 2) {
+      int high[kHeads][4] = {};
+      AddTileScores<D, HeadTile, kBits>(block + SideBytes(2, D), j, lane, query, tails[1], high);
 #pragma unroll
-    for (int s = 0; s < D / 128; ++s) {
-      const uint4 w = ptx::LoadShared16(block + s * 2048 + j * 512 + lane * 16);
-      const uint4 v = {w.x >> 4, w.y >> 4, w.z >> 4, w.w >> 4};
+      for (int h = 0; h < kHeads; ++h) {
 #pragma unroll
-      for (int f = 0; f < 4; ++f) {
-        const uint4& u = f < 2 ? w : v;
-        uint32_t b0[kHeads], b1[kHeads];
-#pragma unroll
-        for (int h = 0; h < kHeads; ++h) {
-          b0[h] = query.b[h][s * 8 + 2 * f];
-          b1[h] = query.b[h][s * 8 + 2 * f + 1];
-        }
-        ScoreStep<kHeads>(c, (f & 1) ? kOdd : kEven, {u.x, u.z, u.y, u.w}, b0, b1);
-      }
-    }
-    if constexpr (D % 128 != 0) {
-      if (j % 2 == 0) tail = ptx::LoadShared16(block + D / 128 * 2048 + j / 2 * 512 + lane * 16);
-      const uint32_t low = j % 2 == 0 ? tail.x : tail.z, high = j % 2 == 0 ? tail.y : tail.w;
-#pragma unroll
-      for (int f = 0; f < 2; ++f) {
-        uint32_t b0[kHeads], b1[kHeads];
-#pragma unroll
-        for (int h = 0; h < kHeads; ++h) {
-          b0[h] = query.b[h][D / 128 * 8 + 2 * f];
-          b1[h] = query.b[h][D / 128 * 8 + 2 * f + 1];
-        }
-        ScoreStep<kHeads>(c, f ? kOdd : kEven, {low, high, low >> 4, high >> 4}, b0, b1);
+        for (int i = 0; i < 4; ++i) c[h][i] += 4 * high[h][i];
       }
     }
     if constexpr (HeadTile == 4) {
@@ -232,41 +260,42 @@ __device__ __forceinline__ void PackWeights(int j, const float (&p)[2][kHeads], 
   }
 }
 
-// 2-bit class k of a value word as two fp16 subnormals code * 4^i * 2^-24.
-template <int k>
+// Class k of a value word, its bits 2 k and up, as two fp16 subnormals code * 4^i * 2^-24.
+template <int k, int kBits>
 __device__ __forceinline__ uint32_t ValueClass(uint32_t word, uint32_t shifted_by_10) {
-  return k < 5 ? word & (0x00030003u << (2 * k)) : shifted_by_10 & (0x00030003u << (2 * (k - 5)));
+  constexpr uint32_t kMask = kBits == 1 ? 0x00010001u : 0x00030003u;
+  return k < 5 ? word & (kMask << (2 * k)) : shifted_by_10 & (kMask << (2 * (k - 5)));
 }
 
 // Classes k and k + 1 of a lane's four words into both accumulators of a group of 32 dimensions.
-template <int k>
+template <int k, int kBits>
 __device__ __forceinline__ void ValueStep(const uint4& w, const uint4& s,
                                           const uint32_t (&weights)[8], float (&first)[4],
                                           float (&second)[4]) {
   ptx::MmaF16(first,
-              {ValueClass<k>(w.x, s.x), ValueClass<k>(w.y, s.y), ValueClass<k + 1>(w.x, s.x),
-               ValueClass<k + 1>(w.y, s.y)},
+              {ValueClass<k, kBits>(w.x, s.x), ValueClass<k, kBits>(w.y, s.y),
+               ValueClass<k + 1, kBits>(w.x, s.x), ValueClass<k + 1, kBits>(w.y, s.y)},
               weights[k], weights[k + 1]);
   ptx::MmaF16(second,
-              {ValueClass<k>(w.z, s.z), ValueClass<k>(w.w, s.w), ValueClass<k + 1>(w.z, s.z),
-               ValueClass<k + 1>(w.w, s.w)},
+              {ValueClass<k, kBits>(w.z, s.z), ValueClass<k, kBits>(w.w, s.w),
+               ValueClass<k + 1, kBits>(w.z, s.z), ValueClass<k + 1, kBits>(w.w, s.w)},
               weights[k], weights[k + 1]);
 }
 
-// acc[i] += V^T w for dimension tile i (16 dimensions): accumulators of dimensions 16 i + G, 16 i +
-// 8 + G, columns 2t, 2t + 1. weights[k]: B operand of the 8 tokens of class k.
-template <int D>
+// acc[i] += V^T w for dimension tile i (16 dimensions) of one plane: accumulators of dimensions 16 i
+// + G, 16 i + 8 + G, columns 2t, 2t + 1. weights[k]: B operand of the 8 tokens of class k.
+template <int D, int kBits>
 __device__ __forceinline__ void AccumulateValues(uint32_t value_codes, int lane,
                                                  const uint32_t (&weights)[8],
                                                  float (&acc)[D / 16][4]) {
 #pragma unroll
   for (int u = 0; u < D / 32; ++u) {
-    const uint4 w = ptx::LoadShared16(value_codes + u * 512 + lane * 16);
+    const uint4 w = LoadPiece<kBits>(value_codes, u, lane);
     const uint4 s = {w.x >> 10, w.y >> 10, w.z >> 10, w.w >> 10};
-    ValueStep<0>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
-    ValueStep<2>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
-    ValueStep<4>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
-    ValueStep<6>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
+    ValueStep<0, kBits>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
+    ValueStep<2, kBits>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
+    ValueStep<4, kBits>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
+    ValueStep<6, kBits>(w, s, weights, acc[2 * u], acc[2 * u + 1]);
   }
 }
 

@@ -91,9 +91,11 @@ class DecodeAttention : public ::testing::Test {
       GTEST_SKIP() << "no CUDA device";
     for (const int d : {64, 128, 192, 256}) {
       for (const int group : {4, 8, 16}) {
-        const auto* kernel = affine::FindDecodeKernel(d, group, affine::DecodeKernelKind::kNormal);
-        ASSERT_NE(kernel, nullptr);
-        ASSERT_EQ(affine::PrepareDecodeKernel(*kernel), cudaSuccess);
+        for (const int bits : {1, 2, 4}) {
+          const auto* kernel = affine::FindDecodeKernel(d, group, affine::DecodeKernelKind::kNormal, bits);
+          ASSERT_NE(kernel, nullptr);
+          ASSERT_EQ(affine::PrepareDecodeKernel(*kernel), cudaSuccess);
+        }
       }
     }
   }
@@ -187,6 +189,43 @@ TEST_F(DecodeAttention, EveryHeadDimIsAccurate) {
                          "d " + std::to_string(d) + " g " + std::to_string(group) + " pages " +
                              std::to_string(pages));
         }
+      }
+    }
+  }
+}
+
+TEST_F(DecodeAttention, CodesOfOneAndFourBitsAreAccurate) {
+  for (const int bits : {1, 4}) {
+    for (const int d : {64, 128, 192, 256}) {
+      for (const int group : {1, 4, 7, 8, 12}) {
+        for (const int pages : {1, 16, 33, 300}) {
+          Problem problem;
+          problem.bits = bits;
+          problem.head_dim = d;
+          problem.kv_heads = 2;
+          problem.group = group;
+          problem.logit_deviation = pages == 33 ? 4.0f : 0.65f;
+          problem.has_mean = pages == 16;
+          problem.sequences = EqualSequences(2, {pages, 333});
+          problem.seed = d + pages;
+          ExpectAccurate(problem, Options(problem), BoundsFor(problem),
+                         std::to_string(bits) + " bits d " + std::to_string(d) + " g " + std::to_string(group) + " pages " +
+                             std::to_string(pages));
+        }
+      }
+    }
+    for (const Data data : {Data::kRising, Data::kDominatingCode, Data::kZeroScales, Data::kLargeOffsets, Data::kOutlier}) {
+      for (const int group : {4, 8}) {
+        Problem problem;
+        problem.bits = bits;
+        problem.kv_heads = 2;
+        problem.group = group;
+        problem.data = data;
+        problem.logit_deviation = 2.0f;
+        problem.sequences = {{200, 350}};
+        const Bounds bounds = data == Data::kOutlier ? Bounds{2e-3, 5e-3} : BoundsFor(problem);
+        ExpectAccurate(problem, Options(problem), bounds,
+                       std::to_string(bits) + " bits data " + std::to_string(static_cast<int>(data)) + " g " + std::to_string(group));
       }
     }
   }

@@ -85,6 +85,7 @@ enum class Data {
 
 struct Problem {
   int head_dim = 128, kv_heads = 8, group = 4;
+  int bits = 2;  // of a code
   std::vector<SequenceExtent> sequences;
   float logit_deviation = 0.65f;  // nats
   Data data = Data::kNormal;
@@ -118,6 +119,7 @@ struct PagesToFill {
   int stride;
   const int32_t* counts;
   int kv_heads, head_dim;
+  int bits = 2;  // of a code
 
   __device__ size_t Block(int sequence, int page, int head) const {
     return static_cast<size_t>(table[static_cast<size_t>(sequence) * stride + page]) * kv_heads +
@@ -129,19 +131,20 @@ struct PagesToFill {
 static __global__ void FillCodePages(PagesToFill pages, Data data, uint64_t seed) {
   namespace layout = affine::device;
   const int page = blockIdx.x, head = blockIdx.y, sequence = blockIdx.z;
-  const int d = pages.head_dim, num_pages = pages.counts[sequence];
+  const int d = pages.head_dim, num_pages = pages.counts[sequence], bits = pages.bits;
   if (page >= num_pages) return;
-  uint8_t* block = pages.pool + pages.Block(sequence, page, head) * layout::BlockBytes(d);
+  uint8_t* block = pages.pool + pages.Block(sequence, page, head) * layout::BlockBytes(bits, d);
   const uint64_t key =
       Mix(seed) + ((static_cast<uint64_t>(sequence) * 4096 + page) * 64 + head) * 16384;
-  for (int i = threadIdx.x; i < 8 * d; i += blockDim.x) {
+  for (int i = threadIdx.x; i < 2 * layout::SideBytes(bits, d) / 4; i += blockDim.x) {
     reinterpret_cast<uint32_t*>(block)[i] = static_cast<uint32_t>(Mix(key + i));
   }
   for (int i = threadIdx.x; i < 2 * layout::kTokens; i += blockDim.x) {
     const int token = i % layout::kTokens;
     const bool is_key = i < layout::kTokens;
-    float scale = 0.55f + 0.7f * Uniform(key + 9000 + i);  // standard deviation of a row about 1
-    float offset = -1.5f * scale + 0.1f * (Uniform(key + 9500 + i) - 0.5f);
+    const float middle = 0.5f * ((1 << bits) - 1);
+    float scale = (0.55f + 0.7f * Uniform(key + 9000 + i)) * 1.5f / middle;  // standard deviation of a row about 1
+    float offset = -middle * scale + 0.1f * (Uniform(key + 9500 + i) - 0.5f);
     if (data == Data::kRising && is_key) offset += 0.6f * page;
     if (data == Data::kDominatingCode && is_key && page == num_pages / 2 && token == 37)
       offset += 6.0f;
@@ -150,10 +153,10 @@ static __global__ void FillCodePages(PagesToFill pages, Data data, uint64_t seed
     if (data == Data::kLargeOffsets) offset = (token & 1) ? 700.0f : -300.0f;
     if (data == Data::kLargeOffsets && is_key) offset = 1.0f;
     if (data == Data::kOutlier && page == 1 && token == 5) {
-      scale = is_key ? 8.0f : 20000.0f;
-      offset = -1.5f * scale;
+      scale = (is_key ? 8.0f : 20000.0f) * 1.5f / middle;
+      offset = -middle * scale;
     }
-    const int place = is_key ? layout::KeyPairOffset(d, token) : layout::ValuePairOffset(d, token);
+    const int place = is_key ? layout::KeyPairOffset(bits, d, token) : layout::ValuePairOffset(bits, d, token);
     *reinterpret_cast<__half2*>(block + place) =
         __halves2half2(__float2half_rn(scale), __float2half_rn(offset));
   }
@@ -201,6 +204,7 @@ struct JudgeOutputs {
   bool magnitude;    // of |values|, the size against which cancellation is judged
   double* out;       // [B, Hq, d]
   double* log_mass;  // [B, Hq]: log2 of the sum of 2^score; or null
+  int bits = 2;      // of a code
 };
 // The judge: float64 softmax attention of one query head on the decoded elements. One CTA per
 // (query head, sequence).
@@ -208,7 +212,7 @@ static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pa
                                       const int32_t* num_rows, int d, JudgeOutputs outputs) {
   namespace layout = affine::device;
   const int query_head = blockIdx.x, sequence = blockIdx.y, head = query_head / params.group;
-  const int code_tokens = num_pages[sequence] * layout::kTokens, rows = num_rows[sequence];
+  const int code_tokens = num_pages[sequence] * layout::kTokens, rows = num_rows[sequence], bits = outputs.bits;
   const size_t query_row =
       static_cast<size_t>(sequence) * params.kv_heads * params.group + query_head;
   __shared__ double partial[256], weights[256], q[256];
@@ -218,20 +222,19 @@ static __global__ void JudgeAttention(DecodeParams params, const int32_t* num_pa
   auto element = [&](int index, int dim, bool is_key) -> double {
     if (index < code_tokens) {
       const int token = index % layout::kTokens;
+      const size_t entry = static_cast<size_t>(sequence) * params.code_table_stride + index / layout::kTokens;
       const uint8_t* block =
-          params.code_pool +
-          (static_cast<size_t>(
-               params.code_table[static_cast<size_t>(sequence) * params.code_table_stride +
-                                 index / layout::kTokens]) *
-               params.kv_heads +
-           head) *
-              layout::BlockBytes(d);
-      const layout::CodePlace place =
-          is_key ? layout::KeyCodePlace(d, token, dim) : layout::ValueCodePlace(d, token, dim);
-      const int pair = is_key ? layout::KeyPairOffset(d, token) : layout::ValuePairOffset(d, token);
+          params.code_pool + (static_cast<size_t>(params.code_table[entry]) * params.kv_heads + head) * layout::BlockBytes(bits, d);
+      const int pair = is_key ? layout::KeyPairOffset(bits, d, token) : layout::ValuePairOffset(bits, d, token);
       const double scale = __half2float(*reinterpret_cast<const __half*>(block + pair));
       const double offset = __half2float(*reinterpret_cast<const __half*>(block + pair + 2));
-      return offset + scale * ((block[place.byte] >> place.shift) & 3);
+      const uint8_t* codes = block + (is_key ? 0 : layout::SideBytes(bits, d));
+      double code = 0;
+      for (int plane = 0; plane < layout::NumPlanes(bits); ++plane) {
+        const layout::CodePlace place = layout::PlanePlace(bits, is_key, d, token, dim, plane);
+        code += ((codes[place.byte] >> place.shift) & ((1 << layout::PlaneBits(bits)) - 1)) << (2 * plane);
+      }
+      return offset + scale * code;
     }
     const int row = index - code_tokens, token = row % layout::kTokens;
     const uint8_t* block =
@@ -307,7 +310,7 @@ class Launch {
     }
     std::mt19937_64 rng(problem.seed);
     code_pool_ = DeviceBuffer<uint8_t>((static_cast<size_t>(pages) * num_sets + kForeignPages) *
-                                       problem.kv_heads * layout::BlockBytes(d));
+                                       problem.kv_heads * layout::BlockBytes(problem.bits, d));
     row_pool_ = DeviceBuffer<uint8_t>((static_cast<size_t>(row_pages) * num_sets + kForeignPages) *
                                       problem.kv_heads * layout::Bf16BlockBytes(d));
     if (poison) {
@@ -324,7 +327,7 @@ class Launch {
       const uint64_t seed = problem.seed + set;
       FillCodePages<<<dim3(most_pages, problem.kv_heads, batch), 128>>>(
           {code_pool_.data(), code_tables_[set].data(), most_pages, num_pages_.data(),
-           problem.kv_heads, d},
+           problem.kv_heads, d, problem.bits},
           problem.data, seed);
       FillRowPages<<<dim3(most_row_pages, problem.kv_heads, batch), 256>>>(
           {row_pool_.data(), row_tables_[set].data(), most_row_pages, num_rows_.data(),
@@ -348,7 +351,7 @@ class Launch {
     out_f32_ = DeviceBuffer<float>(query.size());
     starts_ = DeviceBuffer<DecodeStart>(plan_.starts);
     items_ = DeviceBuffer<DecodeItem>(plan_.items);
-    kernel_ = affine::FindDecodeKernel(d, problem.group, affine::DecodeKernelKind::kNormal);
+    kernel_ = affine::FindDecodeKernel(d, problem.group, affine::DecodeKernelKind::kNormal, problem.bits);
     if (kernel_ == nullptr) {
       std::fprintf(stderr, "no kernel for d %d, g %d\n", d, problem.group);
       std::exit(3);
@@ -393,7 +396,7 @@ class Launch {
   cudaError_t Run(cudaStream_t stream = nullptr, int set = 0,
                   affine::DecodeKernelKind kind = affine::DecodeKernelKind::kNormal,
                   bool overlap = false, bool with_f32 = true) const {
-    const auto* kernel = affine::FindDecodeKernel(problem_.head_dim, problem_.group, kind);
+    const auto* kernel = affine::FindDecodeKernel(problem_.head_dim, problem_.group, kind, problem_.bits);
     return affine::LaunchDecode(*kernel, Params(set, with_f32),
                                 static_cast<int>(plan_.starts.size()), overlap, stream);
   }
@@ -401,7 +404,7 @@ class Launch {
     DeviceBuffer<double> expected(query_.size());
     JudgeAttention<<<dim3(problem_.query_heads(), static_cast<int>(problem_.sequences.size())),
                      256>>>(Params(set), num_pages_.data(), num_rows_.data(), problem_.head_dim,
-                            {magnitude, expected.data(), nullptr});
+                            {magnitude, expected.data(), nullptr, problem_.bits});
     OSCAR_FIXTURE_CHECK(cudaGetLastError());
     return expected.Download();
   }
@@ -415,7 +418,7 @@ class Launch {
     params.value_mean = nullptr;
     JudgeAttention<<<dim3(problem_.query_heads(), static_cast<int>(problem_.sequences.size())),
                      256>>>(params, num_pages_.data(), num_rows_.data(), problem_.head_dim,
-                            {false, expected.data(), log_mass.data()});
+                            {false, expected.data(), log_mass.data(), problem_.bits});
     OSCAR_FIXTURE_CHECK(cudaGetLastError());
     return {expected.Download(), log_mass.Download()};
   }

@@ -31,7 +31,7 @@ struct DemotePagesParams {
   const uint8_t* row_pool;  // layer l at + l * row_layer_stride; block of (page, head) at (page *
                             // kv_heads + head) * 256 d
   uint8_t* code_pool;  // layer l at + l * code_layer_stride; block at (page * kv_heads + head) *
-                       // BlockBytes(d)
+                       // BlockBytes(bits, d)
   int64_t row_layer_stride;
   int64_t code_layer_stride;
   const DemoteJob* jobs;
@@ -39,6 +39,7 @@ struct DemotePagesParams {
   int32_t kv_heads;
   DemoteSide sides[2];  // key, value
   int32_t first_layer;  // of layer 0 of the launch, for the status
+  int32_t bits = 2;     // of a code: 2, or 4 without a clip
 };
 
 }  // namespace oscar::kernels::cuda

@@ -1,4 +1,4 @@
-// Decode attention over INT2 pages and BF16 rows in one launch (gpu.md 5). A persistent CTA follows
+// Decode attention over encoded pages and BF16 rows in one launch (gpu.md 5). A persistent CTA follows
 // its items; its warps own whole pages and meet only when an item ends. The code product is in
 // ../tile.cuh, resources in decode_config.h, the copy ring in page_ring.cuh, the merges in
 // decode_merge.cuh, the plan in kernels/cuda/decode_plan.h.
@@ -79,24 +79,24 @@ __device__ __forceinline__ void WeighPage(const float (&z)[8][Config::kHeadTile 
   }
 }
 
-// Adds an INT2 page. The reference in `state` is relative to the constant beta, that is
+// Adds an encoded page. The reference in `state` is relative to the constant beta, that is
 // m - kappa (q . mu); page_beta, where there is one, is added to the scores of this page.
 template <class Config, bool kHasPageBeta>
 __device__ __forceinline__ void AttendPage(
     uint32_t block, int lane, const device::Int2Query<Config::kHeadDim, Config::kHeadTile>& query,
     const float (&page_beta)[Config::kHeadTile / 4], WarpState<Config>& state) {
   namespace tile = device;
-  constexpr int kD = Config::kHeadDim, kHeads = WarpState<Config>::kHeads;
+  constexpr int kD = Config::kHeadDim, kHeads = WarpState<Config>::kHeads, kBits = Config::kBits;
   const int row = lane >> 2;
   float z[8][kHeads];  // relative to m, log2 units
-  tile::PageScores<kD, Config::kHeadTile>(block, lane, query, z);
+  tile::PageScores<kD, Config::kHeadTile, kBits>(block, lane, query, z);
   {
     float shift[kHeads];
 #pragma unroll
     for (int h = 0; h < kHeads; ++h)
       shift[h] = kHasPageBeta ? page_beta[h] - state.m[h] : -state.m[h];
     __half2 pairs[8];
-    tile::LoadPairs(block + tile::KeyPairsOffset(kD), row, pairs);
+    tile::LoadPairs(block + tile::KeyPairsOffset(kBits, kD), row, pairs);
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
       const float2 pair = __half22float2(pairs[i]);
@@ -107,17 +107,18 @@ __device__ __forceinline__ void AttendPage(
     }
   }
   __half2 pairs[8];  // of the values: (scale, offset)
-  tile::LoadPairs(block + tile::ValuePairsOffset(kD), row, pairs);
+  tile::LoadPairs(block + tile::ValuePairsOffset(kBits, kD), row, pairs);
   uint32_t packed[Config::kHeadTile];
   float l[kHeads], u[kHeads];
   if (state.is_first) RaiseForPage<Config>(pairs, z, state);
   WeighPage<Config>(z, pairs, state, packed, l, u);
-  // A weight of 2^15 or more (or infinite, or not a number: larger patterns still), or sums near
-  // the end of fp32: rare.
+  // A weight of 2^15 or more (2^13 where a second plane counts four times; or infinite, or not a
+  // number: larger patterns still), or sums near the end of fp32: rare.
+  constexpr uint32_t kRoom = kBits == 4 ? 0x10001000u : 0x08000800u;
   uint32_t largest = packed[0];
 #pragma unroll
   for (int i = 1; i < 4 * kHeads; ++i) largest = __vmaxu2(largest, packed[i]);
-  bool too_large = ((largest + 0x08000800u) & 0x80008000u) != 0;
+  bool too_large = ((largest + kRoom) & 0x80008000u) != 0;
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) too_large |= !(l[h] + fabsf(u[h]) < 0x1p100f);
   if (__any_sync(~0u, too_large)) {
@@ -142,7 +143,16 @@ __device__ __forceinline__ void AttendPage(
       weights[2 * j + 1] = ptx::TransposeMatrix(packed[2 * j + 1]);
     }
   }
-  tile::AccumulateValues<kD>(block + tile::ValueCodesOffset(kD), lane, weights, state.acc);
+  const uint32_t value_codes = block + tile::SideBytes(kBits, kD);
+  tile::AccumulateValues<kD, kBits>(value_codes, lane, weights, state.acc);
+  if constexpr (tile::NumPlanes(kBits) == 2) {
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const __half2 four = __hmul2(*reinterpret_cast<const __half2*>(&weights[k]), __float2half2_rn(4.0f));
+      weights[k] = *reinterpret_cast<const uint32_t*>(&four);
+    }
+    tile::AccumulateValues<kD, kBits>(value_codes + tile::SideBytes(2, kD), lane, weights, state.acc);
+  }
 }
 
 // Scores of 16 BF16 rows, log2 units, not yet relative to m: z[a][h] for token G + 8 a; rows from
@@ -376,7 +386,7 @@ __device__ __forceinline__ const float* PageBeta(const typename Config::Shared& 
          ring.tile() * Config::kHeadTile + Config::kHeadTile / 4 * (ring.lane() & 3);
 }
 
-// Adds the warp's share of the INT2 pages of shared.items[current].
+// Adds the warp's share of the encoded pages of shared.items[current].
 template <class Config, DecodeVariant kVariant, bool kHasPageBeta>
 __device__ __forceinline__ void AttendPages(const typename Config::Shared& shared,
                                             const DecodeParams& params, int current, int num_pages,

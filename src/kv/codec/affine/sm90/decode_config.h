@@ -17,29 +17,32 @@ using kernels::cuda::DecodeStart;
 // results mean nothing.
 enum class DecodeVariant { kNormal, kLoadOnly, kComputeOnly };
 
-// kHeads: query heads of a KV head that the kernel takes at most. Of more than 8, half of the warps
+// kBits: of a code. kHeads: query heads of a KV head that the kernel takes at most. Of more than 8, half of the warps
 // visit the pages for the first 8 heads and half for the others; a page then comes from memory once
 // and from L2 once more.
-template <int D, int kHeads>
+template <int D, int kHeads, int kCodeBits = 2>
 struct DecodeConfig {
   static_assert(device::IsHeadDim(D) && (kHeads == 4 || kHeads == 8 || kHeads == 16));
+  static_assert(device::IsBits(kCodeBits));
+  static constexpr int kBits = kCodeBits;
   static constexpr int kHeadDim = D;
   static constexpr int kGroupHeads = kHeads;
   static constexpr int kHeadTile = kHeads < 8 ? kHeads : 8;  // of one visit
   static constexpr int kTiles = kHeads / kHeadTile;
 #ifdef OSCAR_CUDA_FORCE_PORTABLE
-  static constexpr int kWarps = D <= 128 ? 8 : 4;  // for the shared memory of sm_80
+  static constexpr int kWarps = D * (kBits == 4 ? 2 : 1) <= 128 ? 8 : 4;  // for the shared memory of sm_80
 #else
-  static constexpr int kWarps = D <= 128 ? 16 : 8;  // d >= 192: 48..64 accumulators per lane
+  // d >= 192: 48..64 accumulators per lane; 4 bits: pages of twice the size, and registers for two planes.
+  static constexpr int kWarps = (D <= 128 ? 16 : 8) / (kBits == 4 ? 2 : 1);
 #endif
   static constexpr int kThreads = 32 * kWarps;
   static constexpr int kTileWarps = kWarps / kTiles;  // that share the units of an item
   // Records of a head tile that shared memory holds: those of its warps, and for the join two of each tile.
   static constexpr int kMergeRecords = kTileWarps > 2 * kTiles ? kTileWarps : 2 * kTiles;
   // Of one warp's ring; 2 x 4,608 B x 16 = 144 KB at d = 128.
-  static constexpr int kStages = D == 64 ? 4 : (D == 192 ? 3 : 2);
-  static constexpr int kStageBytes = device::BlockBytes(D);
-  static_assert(device::Bf16TileBytes(D) <= kStageBytes);
+  static constexpr int kStages = D == 64 && kBits != 4 ? 4 : (D == 192 ? 3 : 2);
+  static constexpr int kPageBytes = device::BlockBytes(kBits, D);
+  static constexpr int kStageBytes = kPageBytes > device::Bf16TileBytes(D) ? kPageBytes : device::Bf16TileBytes(D);
   static_assert(kStageBytes % 128 == 0);
 
   struct Shared {

@@ -1,5 +1,5 @@
 // One warp's ring of stages and the copies that keep it full, across item boundaries (gpu.md 5.3).
-// A stage holds an INT2 page block, or the 16 K rows or 16 V rows of a BF16 tile. Also here: which
+// A stage holds an encoded page block, or the 16 K rows or 16 V rows of a BF16 tile. Also here: which
 // units of an item belong to which warp.
 #pragma once
 
@@ -192,7 +192,7 @@ class PageRing {
 #endif
   }
   __device__ __forceinline__ void FetchPage(const DecodeParams& params) {
-    constexpr uint32_t kBytes = device::BlockBytes(kD);
+    constexpr uint32_t kBytes = device::BlockBytes(Config::kBits, kD);
     Copy(params.code_pool + static_cast<uint64_t>(ReadId()) * kBytes, kBytes);
     ++unit_;
   }
