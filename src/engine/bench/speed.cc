@@ -18,7 +18,7 @@ namespace {
 constexpr int kTurnSteps = 8;
 constexpr std::chrono::milliseconds kTurnPause(200);
 
-constexpr int kMostBatch = 64;
+constexpr int kMostBatch = 256;
 
 // One side: a cache of ours, or a peer.
 struct Runner {

@@ -61,7 +61,7 @@ struct SpeedReport {
   std::vector<SpeedCell> cells;   // by context, then method
 };
 
-// tokens: at least SpeedTokensNeeded; every sequence reads the same ones. kInvalidArgument for a batch that is not 1 to 64 or, beside peers, not 1, repeats below 1, contexts that are
+// tokens: at least SpeedTokensNeeded; every sequence reads the same ones. kInvalidArgument for a batch that is not 1 to 256 or, beside peers, not 1, repeats below 1, contexts that are
 // not ascending, closer than decode_tokens (where decoding is timed), or do not fit the model. Decode steps count into the prefix of the next context, as prefill of the same tokens would.
 Result<SpeedReport> MeasureSpeed(Engine& engine, std::span<const int32_t> tokens, const SpeedRequest& request);
 

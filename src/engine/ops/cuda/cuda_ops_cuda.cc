@@ -18,7 +18,7 @@ using cuda::FromCuda;
 namespace {
 
 // Recordings of up to so many rows become graphs: decode steps of a batch.
-constexpr int kMostGraphRows = 64;
+constexpr int kMostGraphRows = 256;
 constexpr size_t kKeptShapes = 16;
 constexpr size_t kKeptSteps = 8;
 constexpr size_t kLibraryWorkspace = size_t{32} << 20;

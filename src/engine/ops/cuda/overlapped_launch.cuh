@@ -4,6 +4,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
+
 namespace oscar::engine {
 
 __device__ __forceinline__ void WaitForPredecessors() { cudaGridDependencySynchronize(); }
@@ -14,6 +16,7 @@ struct LaunchShape {
   dim3 grid;
   unsigned threads;
   cudaStream_t stream;
+  std::size_t shared_bytes = 0;  // dynamic
 };
 
 template <class... Params, class... Arguments>
@@ -25,6 +28,7 @@ cudaError_t LaunchOverlapped(void (*kernel)(Params...), const LaunchShape& shape
   config.gridDim = shape.grid;
   config.blockDim = dim3(shape.threads);
   config.stream = shape.stream;
+  config.dynamicSmemBytes = shape.shared_bytes;
   config.attrs = &attribute;
   config.numAttrs = 1;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Params>(arguments)...);

@@ -1,174 +1,290 @@
-// Products of few rows with bf16 matrices: bound by the reading of the matrices. As many CTAs as the machine holds stay for the whole
-// launch; a warp makes a few outputs at a time, its lanes along the inner dimension, and asks for its first piece of the matrices before
-// the kernel ahead has ended. Activations stay in f32.
+// Products of few rows with bf16 matrices: bound by the reading of the matrices. One CTA per multiprocessor makes tiles of 16 outputs; its
+// warps share the inner dimension, each with a ring of copies of its own that runs on from tile to tile and starts before the kernel ahead
+// has ended. Activations are held in registers as two bf16 terms, which keep 16 bits of them, in columns 2 m and 2 m + 1 of the matrix
+// unit's right operand: four rows cost what one does. Inner dimensions of more than a warp holds are taken in phases, several tiles each.
 #include <algorithm>
 
 #include "src/engine/ops/cuda/dense_kernels.h"
+#include "src/engine/ops/cuda/matrix_ptx.cuh"
 #include "src/engine/ops/cuda/overlapped_launch.cuh"
 
 namespace oscar::engine {
 namespace {
 
-constexpr int kStep = 8 * 32;  // inner elements that a warp reads at once
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kTileRows = 16;                      // matrix rows of a tile; half gates, half ups in a gated product
+constexpr int kUnit = 64;                          // inner elements of a unit, the turn of one warp
+constexpr int kUnitBytes = kTileRows * kUnit * 2;  // of a stage of the ring
+constexpr int kStages = 8;
+constexpr int kUnitRegisters = kUnit / 8;          // right operands of a lane for a unit
+constexpr int kLoadsPerUnit = kUnitBytes / (32 * 16);
+constexpr int kHeldUnits = 8;                      // of a warp: a phase
+constexpr int kPhase = kHeldUnits * kWarps * kUnit;
+constexpr int kGroupTiles = 8;                     // that go through all phases together, when there are several
 
-// By rows of activations: outputs of a warp (what it reads of the activations serves them all), steps asked for at once, warps of a CTA,
-// CTAs of a multiprocessor. Eight 16-byte reads are in flight per thread.
-template <int kRows>
-struct Tuning {
-  static constexpr int kOutputs = kRows > 1 ? 4 : 2, kUnroll = kRows > 1 ? 2 : 4;
-  static constexpr int kWarps = kRows > 1 ? 12 : 8, kCtas = kRows > 1 ? 1 : 3, kThreads = 32 * kWarps;
+struct Shared {
+  uint8_t ring[kWarps][kStages][kUnitBytes];
+  float2 parts[2][kWarps][32];             // of the tile at hand and of the one before
+  float2 sums[kGroupTiles][kWarps][32];    // of the phases so far
+  float gain[kWarps][kHeldUnits * kUnit];  // of the elements of a warp in a phase
+  float squares[kWarps][kMostVectorRows];
 };
 
-// Zeros behind the end.
-template <int kCount>
-__device__ __forceinline__ void LoadWords(const uint16_t* const (&rows)[kCount], int k, int in_width, uint4 (&words)[kCount]) {
-#pragma unroll
-  for (int o = 0; o < kCount; ++o)
-    words[o] = k < in_width ? __ldcs(reinterpret_cast<const uint4*>(rows[o] + k)) : make_uint4(0, 0, 0, 0);
-}
+// What a launch is given.
+struct KernelParams {
+  VectorProductParams product;
+  int32_t num_tiles, num_phases;
+};
 
-__device__ __forceinline__ void Load8(const float* from, float (&x)[8]) {
-  const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
-  x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-  x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
+// The order in which a CTA takes its tiles: group by group, all tiles of a group in every phase.
+class Walk {
+ public:
+  __device__ __forceinline__ explicit Walk(const KernelParams& params)
+      : params_(params), group_(static_cast<int>(blockIdx.x)), index_(group_) {}
 
-__device__ __forceinline__ void AddProducts(const uint4& words, const float (&x)[8], float& sum) {
-  const uint32_t pairs[4] = {words.x, words.y, words.z, words.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    sum = fmaf(__uint_as_float(pairs[i] << 16), x[2 * i], sum);
-    sum = fmaf(__uint_as_float(pairs[i] & 0xFFFF0000u), x[2 * i + 1], sum);
-  }
-}
-
-__device__ __forceinline__ float SumOfWarp(float value) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask >>= 1) value += __shfl_xor_sync(~0u, value, mask);
-  return value;
-}
-
-// What the norm multiplies each row with; by the whole CTA.
-template <int kRows>
-__device__ __forceinline__ void NormFactors(const VectorProductParams& params, float (&factors)[kRows]) {
-  constexpr int kWarps = Tuning<kRows>::kWarps, kThreads = Tuning<kRows>::kThreads;
-  __shared__ float sums[kRows][kWarps];
-#pragma unroll
-  for (int m = 0; m < kRows; ++m) {
-    float sum = 0.0f;
-    for (int k = 4 * static_cast<int>(threadIdx.x); k < params.in_width; k += 4 * kThreads) {
-      const float4 x = *reinterpret_cast<const float4*>(params.x + static_cast<int64_t>(m) * params.in_width + k);
-      sum = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, sum))));
+  __device__ __forceinline__ bool IsValid() const { return index_ < params_.num_tiles; }
+  __device__ __forceinline__ int index() const { return index_; }
+  __device__ __forceinline__ int phase() const { return phase_; }
+  __device__ __forceinline__ bool IsLastPhase() const { return phase_ == params_.num_phases - 1; }
+  __device__ __forceinline__ bool IsFirstGroup() const { return group_ == static_cast<int>(blockIdx.x); }
+  __device__ __forceinline__ int place() const { return place_; }  // in the group
+  __device__ __forceinline__ void Next() {
+    index_ += static_cast<int>(gridDim.x);
+    ++place_;
+    if (index_ < params_.num_tiles && (params_.num_phases == 1 || place_ < kGroupTiles)) return;
+    place_ = 0;
+    if (++phase_ < params_.num_phases) {
+      index_ = group_;
+    } else {
+      phase_ = 0;
+      group_ = index_;
     }
-    sum = SumOfWarp(sum);
-    if (threadIdx.x % 32 == 0) sums[m][threadIdx.x / 32] = sum;
   }
-  __syncthreads();
-#pragma unroll
-  for (int m = 0; m < kRows; ++m) {
-    float sum = 0.0f;
-    for (int warp = 0; warp < kWarps; ++warp) sum += sums[m][warp];
-    factors[m] = 1.0f / sqrtf(sum / static_cast<float>(params.in_width) + params.epsilon);
-  }
-}
 
-// The outputs [first, first + kCount) of a job, or of a gated product half as many gates and as many ups.
-template <int kCount, bool kIsGated>
+ private:
+  const KernelParams& params_;
+  int group_, index_, place_ = 0, phase_ = 0;
+};
+
+// Where tile `index` of a launch lies; the jobs' tiles follow each other.
+template <bool kIsGated>
 struct Tile {
-  static constexpr int kWidth = kIsGated ? kCount / 2 : kCount;
-  const MatrixJob* job;
-  int first;
-  const uint16_t* rows[kCount];
+  static constexpr int kWidth = kIsGated ? kTileRows / 2 : kTileRows;  // outputs
+  int job = 0, first = 0;  // outputs from `first` on
 
-  // False: there are fewer than `index`. Past the end, rows of the last outputs.
-  __device__ __forceinline__ bool Find(const VectorProductParams& params, int index) {
-    const int num_jobs = kIsGated ? 1 : params.num_jobs;
-    for (int j = 0; j < num_jobs; ++j) {
-      const int tiles = (params.jobs[j].out_width + kWidth - 1) / kWidth;
-      if (index >= tiles) {
-        index -= tiles;
-        continue;
-      }
-      job = &params.jobs[j];
-      first = index * kWidth;
-#pragma unroll
-      for (int o = 0; o < kCount; ++o) {
-        const uint16_t* matrix = kIsGated ? params.jobs[o / kWidth].matrix : job->matrix;
-        rows[o] = matrix + static_cast<int64_t>(min(first + o % kWidth, job->out_width - 1)) * params.in_width;
-      }
-      return true;
-    }
-    return false;
+  __device__ __forceinline__ Tile(const VectorProductParams& params, int index) {
+    while (!kIsGated && index >= NumTiles(params.jobs[job].out_width)) index -= NumTiles(params.jobs[job++].out_width);
+    first = index * kWidth;
+  }
+  static __host__ __device__ int NumTiles(int out_width) { return (out_width + kWidth - 1) / kWidth; }
+  static int NumTiles(const VectorProductParams& params) {
+    int tiles = 0;
+    for (int j = 0; j < (kIsGated ? 1 : params.num_jobs); ++j) tiles += NumTiles(params.jobs[j].out_width);
+    return tiles;
   }
 };
 
-template <int kRows, bool kIsGated, bool kHasNorm>
-__global__ void __launch_bounds__(Tuning<kRows>::kThreads, Tuning<kRows>::kCtas)
-    VectorProductKernel(const __grid_constant__ VectorProductParams params) {
-  constexpr int kCount = Tuning<kRows>::kOutputs, kUnroll = Tuning<kRows>::kUnroll;
-  LaunchDependents();
-  const int lane = threadIdx.x % 32, num_warps = static_cast<int>(gridDim.x) * Tuning<kRows>::kWarps, in_width = params.in_width;
-  int index = static_cast<int>(threadIdx.x / 32 * gridDim.x + blockIdx.x);
-  Tile<kCount, kIsGated> tile;
-  uint4 words[kUnroll][kCount];
-  bool is_tile = tile.Find(params, index);
+// A warp's copies: unit n of a phase is inner elements 64 (kWarps n + warp) of it on. Rows have 8 pieces of 16 bytes, those of odd rows
+// with their halves exchanged: then eight lanes that read four pieces of two rows meet no bank twice.
+template <bool kIsGated>
+class WeightRing {
+ public:
+  __device__ __forceinline__ WeightRing(const KernelParams& params, uint32_t ring, int warp, int lane)
+      : params_(params.product), ring_(ring), row_(lane / 8), k_(kUnit * warp + 8 * (lane % 8)),
+        store_(ring + (lane / 8) * (kUnit * 2) + (((lane % 8) ^ (4 * ((lane / 8) & 1))) * 16)), walk_(params) {
+    EnterTile();
 #pragma unroll
-  for (int u = 0; u < kUnroll; ++u) {
-    if (is_tile) LoadWords<kCount>(tile.rows, u * kStep + 8 * lane, in_width, words[u]);
+    for (int stage = 0; stage < kStages - 1; ++stage) Fetch(stage);
   }
-  WaitForPredecessors();
-  float factors[kRows];
-  if (kHasNorm) NormFactors<kRows>(params, factors);
-  while (is_tile) {
-    float sums[kCount][kRows] = {};
-    for (int start = 0; start < in_width; start += kUnroll * kStep) {
+
+  // Waits for the unit that was asked for kStages - 1 calls ago and asks for another one in the place of the one before it.
+  __device__ __forceinline__ uint32_t Next(int stage) {
+    ptx::CopyAsyncWait<kStages - 2>();
+    __syncwarp();
+    Fetch((stage + kStages - 1) % kStages);
+    return ring_ + stage * kUnitBytes;
+  }
+
+ private:
+  __device__ __forceinline__ void EnterTile() {
+    unit_ = 0;
+    if (!walk_.IsValid()) return;
+    const Tile<kIsGated> tile(params_, walk_.index());
+    const MatrixJob& job = params_.jobs[tile.job];
+    const int64_t start = static_cast<int64_t>(tile.first + row_) * params_.in_width;
+    rows_left_ = job.out_width - tile.first - row_;
+    row_start_[0] = job.matrix + start;
+    if (kIsGated) row_start_[kParts - 1] = params_.jobs[1].matrix + start;
+  }
+  __device__ __forceinline__ void Fetch(int stage) {
+    if (walk_.IsValid()) {
+      const int k = k_ + (walk_.phase() * kHeldUnits + unit_) * (kUnit * kWarps);
 #pragma unroll
-      for (int u = 0; u < kUnroll; ++u) {
-        // Behind the end the words are zeros.
-        const int k = min(start + u * kStep + 8 * lane, in_width - 8);
-        float gain[8];
-        if (kHasNorm) Load8(params.gain + k, gain);
+      for (int i = 0; i < kLoadsPerUnit; ++i) {
+        constexpr int kPartLoads = kLoadsPerUnit / kParts;
+        const int row = 4 * (i % kPartLoads);  // behind row_
+        const bool is_inside = k < params_.in_width && row < rows_left_;
+        const uint16_t* const from = row_start_[i / kPartLoads] + (is_inside ? row * params_.in_width + k : 0);
+        ptx::CopyAsync16(store_ + stage * kUnitBytes + i * (4 * kUnit * 2), from, is_inside);
+      }
+      if (++unit_ == kHeldUnits) {
+        walk_.Next();
+        EnterTile();
+      }
+    }
+    ptx::CopyAsyncCommit();
+  }
+
+  static constexpr int kParts = kIsGated ? 2 : 1;  // matrices of a tile
+
+  const VectorProductParams& params_;
+  const uint32_t ring_;
+  const int row_, k_;
+  const uint32_t store_;  // where the lane's first piece of a stage goes
+  Walk walk_;
+  int unit_ = 0, rows_left_ = 0;
+  const uint16_t* row_start_[kParts];
+};
+
+// The norm's gain for the warp's elements of a phase, in shared memory: registers are for the activations.
+__device__ __forceinline__ void LoadGain(const VectorProductParams& params, int phase, int warp, int lane, float* gain) {
+  __syncwarp();
 #pragma unroll
-        for (int m = 0; m < kRows; ++m) {
-          float x[8];
-          Load8(params.x + static_cast<int64_t>(m) * in_width + k, x);
+  for (int i = 4 * lane; i < kHeldUnits * kUnit; i += 4 * 32) {
+    const int k = kUnit * ((phase * kHeldUnits + i / kUnit) * kWarps + warp) + i % kUnit;
+    if (k < params.in_width) *reinterpret_cast<float4*>(gain + i) = *reinterpret_cast<const float4*>(params.gain + k);
+  }
+  __syncwarp();
+}
+
+// Right operands of one unit: lane (G, t) has, of row G / 2, the first (G even) or the second bf16 term of elements 32 i + 8 t .. + 7,
+// i = 0, 1. Elements past the end and rows past the last are zeros. `first`: the first element of the unit; `gain`: of the unit's. Adds the
+// squares of the elements.
+template <bool kHasNorm>
+__device__ __forceinline__ void LoadActivations(const VectorProductParams& params, int first, int lane, const float* gain,
+                                                uint32_t (&operands)[kUnitRegisters], float& squares) {
+  const int m = lane / 8;
+  const bool is_second = (lane / 4) & 1;
 #pragma unroll
-          for (int i = 0; i < 8 && kHasNorm; ++i) x[i] *= gain[i];
+  for (int i = 0; i < 2; ++i) {
+    const int place = 32 * i + 8 * (lane % 4);
+    const bool is_inside = first + place < params.in_width && m < params.num_rows;
 #pragma unroll
-          for (int o = 0; o < kCount; ++o) AddProducts(words[u][o], x, sums[o][m]);
+    for (int half = 0; half < 2; ++half) {
+      float4 x = make_float4(0, 0, 0, 0);
+      if (is_inside) {
+        x = *reinterpret_cast<const float4*>(params.x + static_cast<int64_t>(m) * params.in_width + first + place + 4 * half);
+        if (kHasNorm) {
+          squares = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, squares))));
+          const float4 factor = *reinterpret_cast<const float4*>(gain + place + 4 * half);
+          x.x *= factor.x, x.y *= factor.y, x.z *= factor.z, x.w *= factor.w;
         }
       }
-#pragma unroll
-      for (int u = 0; u < kUnroll; ++u) LoadWords<kCount>(tile.rows, start + (kUnroll + u) * kStep + 8 * lane, in_width, words[u]);
+      uint32_t low = ptx::PackBf16(x.x, x.y), high = ptx::PackBf16(x.z, x.w);
+      if (is_second) {
+        low = ptx::PackBf16(x.x - __uint_as_float(low << 16), x.y - __uint_as_float(low & 0xFFFF0000u));
+        high = ptx::PackBf16(x.z - __uint_as_float(high << 16), x.w - __uint_as_float(high & 0xFFFF0000u));
+      }
+      operands[4 * i + 2 * half] = low;
+      operands[4 * i + 2 * half + 1] = high;
     }
-    // Lane o * kRows + m gets output o of row m.
-    float mine = 0.0f, up = 0.0f;
+  }
+}
+
+// sums += the unit at `stage` times its operands. Inner elements are taken in an order that gives a lane whole pieces of its two rows.
+__device__ __forceinline__ void AddUnit(uint32_t stage, int lane, const uint32_t (&operands)[kUnitRegisters], float (&sums)[4]) {
+  const int row = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int o = 0; o < kCount; ++o) {
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t address = stage + row * (kUnit * 2) + (((4 * i + t) ^ (4 * (row & 1))) * 16);
+    const uint4 a = ptx::LoadShared16(address), b = ptx::LoadShared16(address + 8 * (kUnit * 2));
+    ptx::MmaBf16(sums, {a.x, b.x, a.y, b.y}, operands[4 * i], operands[4 * i + 1]);
+    ptx::MmaBf16(sums, {a.z, b.z, a.w, b.w}, operands[4 * i + 2], operands[4 * i + 3]);
+  }
+}
+
+// Outputs G and G + 8 of row t from the parts of all warps; in a gated product gate and up of output G.
+template <bool kIsGated, bool kHasNorm>
+__device__ __forceinline__ void Finish(const VectorProductParams& params, const Shared& shared, int parity, int index, int lane) {
+  const Tile<kIsGated> tile(params, index);
+  const int m = lane % 4, output = tile.first + lane / 4;
+  if (m >= params.num_rows) return;
+  float2 sum = shared.parts[parity][0][lane];
 #pragma unroll
-      for (int m = 0; m < kRows; ++m) {
-        const float sum = SumOfWarp(sums[o][m]) * (kHasNorm ? factors[m] : 1.0f);
-        if (lane == o % tile.kWidth * kRows + m) (o < tile.kWidth ? mine : up) = sum;
+  for (int warp = 1; warp < kWarps; ++warp) {
+    const float2 part = shared.parts[parity][warp][lane];
+    sum.x += part.x;
+    sum.y += part.y;
+  }
+  if (kHasNorm) {
+    float squares = 0.0f;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) squares += shared.squares[warp][m];
+    const float factor = 1.0f / sqrtf(squares / static_cast<float>(params.in_width) + params.epsilon);
+    sum.x *= factor;
+    sum.y *= factor;
+  }
+  const MatrixJob& job = params.jobs[tile.job];
+  const int64_t at = static_cast<int64_t>(m) * job.out_width + output;
+  if constexpr (kIsGated) {
+    if (output < job.out_width) job.out[at] = sum.x / (1.0f + expf(-sum.x)) * sum.y;
+  } else {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (output + 8 * half >= job.out_width) return;
+      float value = half == 0 ? sum.x : sum.y;
+      if (job.bias != nullptr) value += job.bias[output + 8 * half];
+      if (job.residual != nullptr) value += job.residual[at + 8 * half];
+      job.out[at + 8 * half] = value;
+    }
+  }
+}
+
+template <bool kIsGated, bool kHasNorm>
+__global__ void __launch_bounds__(kThreads, 1) VectorProductKernel(const __grid_constant__ KernelParams all) {
+  const VectorProductParams& params = all.product;
+  extern __shared__ __align__(128) uint8_t shared_bytes[];
+  Shared& shared = *reinterpret_cast<Shared*>(shared_bytes);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  Walk walk(all);
+  WeightRing<kIsGated> ring(all, ptx::SharedAddress(shared.ring[warp]), warp, lane);
+  if (kHasNorm) LoadGain(params, 0, warp, lane, shared.gain[warp]);
+  LaunchDependents();
+  WaitForPredecessors();
+  uint32_t held[kHeldUnits][kUnitRegisters];
+  float squares = 0.0f;
+  for (int turn = 0; walk.IsValid(); walk.Next()) {
+    if (walk.place() == 0) {
+      if (kHasNorm && (walk.phase() > 0 || !walk.IsFirstGroup())) LoadGain(params, walk.phase(), warp, lane, shared.gain[warp]);
+#pragma unroll
+      for (int unit = 0; unit < kHeldUnits; ++unit) {
+        const int first = kUnit * ((walk.phase() * kHeldUnits + unit) * kWarps + warp);
+        LoadActivations<kHasNorm>(params, first, lane, &shared.gain[warp][unit * kUnit], held[unit], squares);
+      }
+      if (kHasNorm && walk.IsLastPhase() && walk.IsFirstGroup()) {
+        squares += __shfl_xor_sync(~0u, squares, 1);
+        squares += __shfl_xor_sync(~0u, squares, 2);
+        if (lane % 8 == 0) shared.squares[warp][lane / 8] = squares;
       }
     }
-    const int o = lane / kRows, m = lane % kRows;
-    const MatrixJob& job = *tile.job;
-    if (o < tile.kWidth && tile.first + o < job.out_width) {
-      const int64_t at = static_cast<int64_t>(m) * job.out_width + tile.first + o;
-      if (kIsGated) {
-        mine = mine / (1.0f + expf(-mine)) * up;
-      } else {
-        if (job.bias != nullptr) mine += job.bias[tile.first + o];
-        if (job.residual != nullptr) mine += job.residual[at];
-      }
-      job.out[at] = mine;
-    }
-    index += num_warps;
-    is_tile = tile.Find(params, index);
+    float sums[4] = {};
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      if (is_tile) LoadWords<kCount>(tile.rows, u * kStep + 8 * lane, in_width, words[u]);
+    for (int unit = 0; unit < kHeldUnits; ++unit) AddUnit(ring.Next(unit % kStages), lane, held[unit], sums);
+    float2 part = make_float2(sums[0] + sums[1], sums[2] + sums[3]);
+    if (walk.phase() > 0) {
+      const float2 before = shared.sums[walk.place()][warp][lane];
+      part.x += before.x;
+      part.y += before.y;
     }
+    if (!walk.IsLastPhase()) {
+      shared.sums[walk.place()][warp][lane] = part;
+      continue;
+    }
+    shared.parts[turn & 1][warp][lane] = part;
+    __syncthreads();
+    // The next writer of these parts has passed the barrier of the next tile, which this warp reaches after it has read them.
+    if (warp == turn % kWarps) Finish<kIsGated, kHasNorm>(params, shared, turn & 1, walk.index(), lane);
+    ++turn;
   }
 }
 
@@ -184,34 +300,26 @@ unsigned NumMultiprocessors() {
   return static_cast<unsigned>(std::max(count, 1));
 }
 
-template <bool kIsGated>
+template <bool kIsGated, bool kHasNorm>
 cudaError_t Launch(const VectorProductParams& params, cudaStream_t stream) {
-  const auto launch = [&]<int kRows>() {
-    const LaunchShape shape = {dim3(NumMultiprocessors() * Tuning<kRows>::kCtas), Tuning<kRows>::kThreads, stream};
-    return params.gain != nullptr ? LaunchOverlapped(VectorProductKernel<kRows, kIsGated, true>, shape, params)
-                                  : LaunchOverlapped(VectorProductKernel<kRows, kIsGated, false>, shape, params);
-  };
-  switch (params.num_rows) {
-    case 1:
-      return launch.template operator()<1>();
-    case 2:
-      return launch.template operator()<2>();
-    case 3:
-      return launch.template operator()<3>();
-    default:
-      return launch.template operator()<4>();
-  }
+  const auto kernel = VectorProductKernel<kIsGated, kHasNorm>;
+  static const cudaError_t prepared = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared));
+  if (prepared != cudaSuccess) return prepared;
+  const KernelParams all = {params, Tile<kIsGated>::NumTiles(params), (params.in_width + kPhase - 1) / kPhase};
+  const unsigned ctas = std::clamp(static_cast<unsigned>(all.num_tiles), 1u, NumMultiprocessors());
+  return LaunchOverlapped(kernel, {dim3(ctas), kThreads, stream, sizeof(Shared)}, all);
 }
 
 }  // namespace
 
 cudaError_t LaunchVectorProducts(const VectorProductParams& params, cudaStream_t stream) {
-  return IsValid(params) ? Launch<false>(params, stream) : cudaErrorInvalidValue;
+  if (!IsValid(params)) return cudaErrorInvalidValue;
+  return params.gain != nullptr ? Launch<false, true>(params, stream) : Launch<false, false>(params, stream);
 }
 
 cudaError_t LaunchGatedVectorProduct(const VectorProductParams& params, cudaStream_t stream) {
   if (!IsValid(params) || params.num_jobs != 2 || params.jobs[0].out_width != params.jobs[1].out_width) return cudaErrorInvalidValue;
-  return Launch<true>(params, stream);
+  return params.gain != nullptr ? Launch<true, true>(params, stream) : Launch<true, false>(params, stream);
 }
 
 }  // namespace oscar::engine

@@ -78,8 +78,9 @@ struct Operands {
   std::vector<cuda::DeviceArray<float>> device_biases, device_outputs;
 };
 
-// Inner widths around the steps of a warp; outputs that no tile divides; more tiles than warps.
-const Shape kShapes[] = {{8, {1}}, {64, {3, 2, 5}}, {576, {576, 192, 192}}, {2048 + 8, {7, 65}}, {1032, {9001}}};
+// Inner widths around the units of a warp and around what it holds in registers; outputs that no tile divides; more tiles than CTAs.
+const Shape kShapes[] = {{8, {1}},           {64, {3, 2, 5}}, {576, {576, 192, 192}}, {2048 + 8, {7, 65}}, {1032, {9001}},
+                         {4096, {48, 16}}, {5120, {17}},      {12288, {40}},          {12288 + 8, {18, 3}}};
 
 bool HasDevice() {
   int devices = 0;
@@ -118,7 +119,7 @@ TEST(CudaVectorProduct, ProductsWithNormBiasAndResidualAreThoseInDouble) {
 
 TEST(CudaVectorProduct, GatedProductsAreThoseInDouble) {
   if (!HasDevice()) GTEST_SKIP() << "no CUDA device";
-  for (const Shape& shape : {Shape{8, {1, 1}}, Shape{576, {1537, 1537}}, Shape{2056, {65, 65}}}) {
+  for (const Shape& shape : {Shape{8, {1, 1}}, Shape{576, {1537, 1537}}, Shape{2056, {65, 65}}, Shape{12296, {9, 9}}}) {
     for (int rows = 1; rows <= kMostVectorRows; ++rows) {
       for (const bool has_norm : {false, true}) {
         const Operands operands(shape, rows);
