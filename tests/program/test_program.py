@@ -142,7 +142,7 @@ class DefaultModel(CalibratedModel):
         chat.type("\x04")
         self.assertEqual(chat.exit_code(), 0)
 
-        chat = Terminal("run", "-m", self.model, "--kv", "bf16", "--temperature", "0", "-c", "8192")
+        chat = Terminal("run", "-m", self.model, "--kv", "bf16", "--temperature", "0", "-c", "1024")  # an answer may go on to the end of the context
         chat.read_until("\n> ")
         chat.type("Write a long story about a lighthouse keeper who finds a map.\n")
         chat.read_until("finds a map\\.\n[^>]{40}")
