@@ -6,6 +6,7 @@
 
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
+#include "src/engine/ops/cpu/block_product.h"
 #include "src/engine/ops/cpu/ggml_kv_cache.h"
 #include "src/engine/ops/cpu/tiled_product.h"
 
@@ -147,9 +148,12 @@ Tensor GgmlOps::MatMul(const Weight& matrix, Tensor x) {
   OSCAR_CHECK_MSG(matrix.dims.size() == 2 && matrix.dims[0] == x.node->ne[0] && x.node->ne[2] == 1, matrix.name);
   if (plain_products_) return {ggml_mul_mat(context(), matrix.tensor, x.node)};
   const bool invariant = rounding_ == BatchRounding::kInvariant;
-  const RowProduct* const row_product = x.node->ne[1] == 1 || invariant ? RowProductOf(matrix.type) : nullptr;
+  const int64_t num_rows = x.node->ne[1];
+  if (!invariant && HasTiledProduct(matrix.type) && num_rows >= LeastTiledTokens(matrix.type)) return {MatMulTiled(matrix, x.node)};
+  // A few rows one after the other as well, but those of K-quants, of which ggml has good tiles.
+  const bool by_rows = num_rows == 1 || invariant || BlockProductOf(matrix.type) != nullptr;
+  const RowProduct* const row_product = by_rows ? RowProductOf(matrix.type) : nullptr;
   if (row_product != nullptr) return {MatMulRows(matrix, *row_product, x.node)};
-  if (!invariant && x.node->ne[1] >= kTiledProductTokens && HasTiledProduct(matrix.type)) return {MatMulTiled(matrix, x.node)};
   return {invariant ? MatMulByDots(matrix, x.node) : ggml_mul_mat(context(), matrix.tensor, x.node)};
 }
 

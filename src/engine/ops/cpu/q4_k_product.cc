@@ -7,11 +7,7 @@
 // GCC 12 takes the undefined operands of its own intrinsics for ours (its bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
-#include <immintrin.h>
-
-#include <algorithm>
-#include <bit>
-#include <cstring>
+#include "src/engine/ops/cpu/block_formats-inl.h"
 #endif
 
 namespace oscar::engine {
@@ -19,48 +15,33 @@ namespace oscar::engine {
 #if defined(__x86_64__)
 namespace {
 
-constexpr int64_t kBlock = 256, kSub = 32;  // values of a block of weights, activations that share a scale
-constexpr int64_t kBlockBytes = 144;
-constexpr int64_t kPrefetchBytes = 4096;  // as for Q5_0
-
-#define OSCAR_Q4_K_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")))
+constexpr int64_t kSuperBlock = 256;  // values of a block of weights; activations share a scale in blocks of 32
+constexpr int64_t kSuperBlockBytes = 144;
+constexpr int64_t kPrefetchBytes = 4096;  // as in block_product.cc
 
 // A row of activations: values of 32-blocks 0, 2, 1, 3 of each 128, in the order of the nibbles of 64 bytes; scales, and sums times scales, of each 32.
 struct Activations {
   Activations(std::byte* prepared, int64_t width)
-      : values(reinterpret_cast<int8_t*>(prepared)), scales(reinterpret_cast<float*>(prepared + width)), scaled_sums(scales + width / kSub) {}
+      : values(reinterpret_cast<int8_t*>(prepared)), scales(reinterpret_cast<float*>(prepared + width)), scaled_sums(scales + width / kBlock) {}
   int8_t* values;
   float *scales, *scaled_sums;
 };
 
-// Rounds 32 activations and returns their scale. Loops that the compiler turns into vectors, as in q5_product.cc.
-OSCAR_Q4_K_TARGET float RoundSub(const float* x, int8_t* values) {
-  int32_t largest_bits = 0;
-  for (int i = 0; i < kSub; ++i) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
-  const float largest = std::bit_cast<float>(largest_bits);  // a NaN stays one
-  const float reciprocal = largest > 0.0f ? 127.0f / largest : 0.0f;
-  constexpr float kUnit = 12582912.0f;  // 1.5 2^23
-  for (int i = 0; i < kSub; ++i) {
-    values[i] = static_cast<int8_t>(std::bit_cast<int32_t>(x[i] * reciprocal + kUnit) - std::bit_cast<int32_t>(kUnit));
-  }
-  return largest / 127.0f;
-}
+OSCAR_BLOCK_TARGET inline __m512i Load64(const void* bytes) { return _mm512_loadu_si512(bytes); }
 
-OSCAR_Q4_K_TARGET inline __m512i Load64(const void* bytes) { return _mm512_loadu_si512(bytes); }
-
-OSCAR_Q4_K_TARGET inline uint32_t Load4(const uint8_t* bytes) {
+OSCAR_BLOCK_TARGET inline uint32_t Load4(const uint8_t* bytes) {
   uint32_t word;
   std::memcpy(&word, bytes, sizeof(word));
   return word;
 }
 
-OSCAR_Q4_K_TARGET inline __m256 F32FromBytes(uint32_t low, uint32_t high) {
+OSCAR_BLOCK_TARGET inline __m256 F32FromBytes(uint32_t low, uint32_t high) {
   return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(static_cast<uint64_t>(high) << 32 | low))));
 }
 
 // kRows rows of weights, so that they share the loads of the activations and hide each other's latency.
 template <int kRows>
-OSCAR_Q4_K_TARGET void MultiplyRows(const uint8_t* weights, const Activations& x, int64_t num_blocks, float* out) {
+OSCAR_BLOCK_TARGET void MultiplyRows(const uint8_t* weights, const Activations& x, int64_t num_blocks, float* out) {
   const __m512i nibble = _mm512_set1_epi8(15);
   const __m512i two = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi32(2), 1);  // lanes of 32-block 0, then of 2
   __m512 sums[kRows];
@@ -71,12 +52,12 @@ OSCAR_Q4_K_TARGET void MultiplyRows(const uint8_t* weights, const Activations& x
   }
   for (int64_t b = 0; b < num_blocks; ++b) {
     const __m256 scales = _mm256_loadu_ps(x.scales + b * 8), scaled_sums = _mm256_loadu_ps(x.scaled_sums + b * 8);
-    for (int line = 0; line < kRows * kBlockBytes; line += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes + b * kRows * kBlockBytes + line, _MM_HINT_T0);
+    for (int line = 0; line < kRows * kSuperBlockBytes; line += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes + b * kRows * kSuperBlockBytes + line, _MM_HINT_T0);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) {
-      const uint8_t* block = weights + (r * num_blocks + b) * kBlockBytes;
+      const uint8_t* block = weights + (r * num_blocks + b) * kSuperBlockBytes;
       const __m128 both = _mm_cvtph_ps(_mm_cvtsi32_si128(static_cast<int>(Load4(block))));
       const __m256 scale = _mm256_broadcastss_ps(both), minimum = _mm256_broadcastss_ps(_mm_movehdup_ps(both));
       // Six bits each: four scales, four minima, and the low nibbles of the next four of both, whose high bits lie above the first ones.
@@ -88,7 +69,7 @@ OSCAR_Q4_K_TARGET void MultiplyRows(const uint8_t* weights, const Activations& x
 #pragma GCC unroll 2
       for (int half = 0; half < 2; ++half) {
         const __m512i codes = Load64(block + 16 + 64 * half);
-        const int8_t* values = x.values + b * kBlock + 128 * half;
+        const int8_t* values = x.values + b * kSuperBlock + 128 * half;
         const __m512i low = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_and_si512(codes, nibble), Load64(values));
         const __m512i high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_and_si512(_mm512_srli_epi16(codes, 4), nibble), Load64(values + 64));
         const __m512i at = _mm512_add_epi32(two, _mm512_set1_epi32(4 * half));
@@ -109,25 +90,25 @@ constexpr int kRowsTogether = 4;
 bool HasQ4KProduct() { return base::HasAvx512ByteProducts(); }
 
 void PrepareQ4KActivations(const float* x, int64_t width, std::byte* prepared) {
-  OSCAR_DCHECK(width % kBlock == 0);
+  OSCAR_DCHECK(width % kSuperBlock == 0);
   const Activations to(prepared, width);
   constexpr int kPlace[4] = {0, 2, 1, 3};
-  for (int64_t sub = 0; sub < width / kSub; ++sub) {
-    int8_t* values = to.values + (sub / 4 * 4 + kPlace[sub % 4]) * kSub;
-    to.scales[sub] = RoundSub(x + sub * kSub, values);
+  for (int64_t sub = 0; sub < width / kBlock; ++sub) {
+    int8_t* values = to.values + (sub / 4 * 4 + kPlace[sub % 4]) * kBlock;
+    to.scales[sub] = RoundBlock</*kStored=*/false>(x + sub * kBlock, values);
     int32_t sum = 0;
-    for (int i = 0; i < kSub; ++i) sum += values[i];
+    for (int i = 0; i < kBlock; ++i) sum += values[i];
     to.scaled_sums[sub] = to.scales[sub] * static_cast<float>(sum);
   }
 }
 
 void MultiplyQ4KRows(const std::byte* weights, const std::byte* prepared, int64_t width, int64_t first, int64_t end, float* out) {
   const Activations x(const_cast<std::byte*>(prepared), width);
-  const int64_t blocks = width / kBlock;
+  const int64_t blocks = width / kSuperBlock;
   const auto* rows = reinterpret_cast<const uint8_t*>(weights);
   int64_t r = first;
-  for (; r + kRowsTogether <= end; r += kRowsTogether) MultiplyRows<kRowsTogether>(rows + r * blocks * kBlockBytes, x, blocks, out + r);
-  for (; r < end; ++r) MultiplyRows<1>(rows + r * blocks * kBlockBytes, x, blocks, out + r);
+  for (; r + kRowsTogether <= end; r += kRowsTogether) MultiplyRows<kRowsTogether>(rows + r * blocks * kSuperBlockBytes, x, blocks, out + r);
+  for (; r < end; ++r) MultiplyRows<1>(rows + r * blocks * kSuperBlockBytes, x, blocks, out + r);
 }
 
 #else

@@ -1,4 +1,4 @@
-// Which quantised weights have a product with one row of activations of our own (decode steps): q5_product.h, q4_k_product.h.
+// Which quantised weights have a product with one row of activations of our own (decode steps): block_product.h, q4_k_product.h.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +6,13 @@
 
 namespace oscar::engine {
 
-// The functions of one format, as q5_product.h describes them.
+// The functions of one format.
 struct RowProduct {
+  // Bytes of a row of `width` activations as `multiply` takes them.
   std::size_t (*activation_bytes)(int64_t width);
+  // Rounds x [width] f32 into `prepared`, which starts at a multiple of 64 bytes.
   void (*prepare)(const float* x, int64_t width, std::byte* prepared);
+  // out[r] = row r of `weights` (as in the file, [rows, width]) times the activations, for r in [first, end).
   void (*multiply)(const std::byte* weights, const std::byte* prepared, int64_t width, int64_t first, int64_t end, float* out);
 };
 

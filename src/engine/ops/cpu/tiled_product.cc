@@ -9,16 +9,11 @@
 // GCC 12 takes the undefined operands of its own intrinsics for ours (its bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
-#include <immintrin.h>
-
-#include <algorithm>
-#include <bit>
-#include <cstring>
+#include "src/engine/ops/cpu/block_formats-inl.h"
 #endif
 
 namespace oscar::engine {
 
-constexpr int64_t kBlock = 32;    // activations that share a scale
 constexpr int64_t kMostSubs = 2;  // sub-blocks of weights in a block
 
 std::size_t TiledActivationBytes(int64_t width, int64_t num_tokens) {
@@ -34,8 +29,6 @@ std::size_t TiledPanelBytes(int64_t width) {
 
 #if defined(__x86_64__)
 namespace {
-
-#define OSCAR_TILED_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")))
 
 constexpr int64_t kLanes = 16;                                 // rows in a vector
 constexpr int kVectors = kTiledProductRows / kLanes;           // vectors of rows
@@ -61,21 +54,11 @@ struct View {
   int32_t* negative_half_sums;  // [tokens, 2 blocks]
 };
 
-// Loops that the compiler turns into vectors: the largest magnitude as an integer, rounding by a number whose unit is 1.
-OSCAR_TILED_TARGET void PrepareToken(const float* x, const View& to, int64_t token) {
+OSCAR_BLOCK_TARGET void PrepareToken(const float* x, const View& to, int64_t token) {
   for (int64_t b = 0; b < to.blocks; ++b, x += kBlock) {
     int8_t* values = to.values + token * to.width + b * kBlock;
-    int32_t largest_bits = 0;
-    for (int i = 0; i < kBlock; ++i) largest_bits = std::max(largest_bits, std::bit_cast<int32_t>(x[i]) & 0x7FFFFFFF);
-    const float largest = std::bit_cast<float>(largest_bits);  // a NaN stays one
-    const float scale = _cvtsh_ss(_cvtss_sh(largest / 127.0f, _MM_FROUND_TO_NEAREST_INT));  // as ggml stores it
-    const float reciprocal = largest > 0.0f ? 127.0f / largest : 0.0f;
-    constexpr float kUnit = 12582912.0f;  // 1.5 2^23
+    const float scale = RoundBlock</*kStored=*/true>(x, values);
     int32_t halves[2] = {};
-    for (int i = 0; i < kBlock; ++i) {
-      const int32_t value = std::bit_cast<int32_t>(x[i] * reciprocal + kUnit) - std::bit_cast<int32_t>(kUnit);
-      values[i] = static_cast<int8_t>(value);
-    }
     for (int i = 0; i < kBlock / 2; ++i) halves[0] += values[i];
     for (int i = kBlock / 2; i < kBlock; ++i) halves[1] += values[i];
     const int64_t at = token * to.blocks + b;
@@ -87,75 +70,23 @@ OSCAR_TILED_TARGET void PrepareToken(const float* x, const View& to, int64_t tok
   }
 }
 
-float F32FromF16(const uint8_t* bytes) OSCAR_TILED_TARGET;
-float F32FromF16(const uint8_t* bytes) {
-  uint16_t bits;
-  std::memcpy(&bits, bytes, sizeof(bits));
-  return _cvtsh_ss(bits);
+OSCAR_BLOCK_TARGET inline void Store32(__m256i value, uint8_t* bytes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(bytes), value); }
+
+// Codes, scale and minimum (what is taken off) of a block of 32.
+template <class Format>
+OSCAR_BLOCK_TARGET void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
+  if constexpr (Format::kUnit == kBlock) {
+    scales[0] = F32FromF16(block);
+    if (Format::kHasMinima) minima[0] = -F32FromF16(block + 2);
+    Store32(Format::Codes(block), codes);
+  } else {
+    Format::Decode(block, codes, scales, minima);
+  }
 }
 
-OSCAR_TILED_TARGET inline __m256i Load32(const uint8_t* bytes) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes)); }
-OSCAR_TILED_TARGET inline void Store32(__m256i value, uint8_t* bytes) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(bytes), value); }
-
-// Nibbles of 16 bytes, the low ones first.
-OSCAR_TILED_TARGET inline __m256i Nibbles(const uint8_t* bytes) {
-  const __m256i shifts = _mm256_set_m128i(_mm_set1_epi16(4), _mm_setzero_si128());
-  const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
-  return _mm256_and_si256(_mm256_srlv_epi16(both, shifts), _mm256_set1_epi8(15));
-}
-
-// A format: how many values (kUnit) and bytes a block of the file has, sub-blocks per 32 values, whether it has minima, the offset of its codes as a
-// power of two, and Decode, which writes codes, scales and minima of one block of the file.
-struct Q4_0 {
-  static constexpr int kUnit = 32, kBytes = 18, kSubs = 1, kShift = 3;
-  static constexpr bool kHasMinima = false;
-  OSCAR_TILED_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* /*minima*/) {
-    scales[0] = F32FromF16(block);
-    Store32(Nibbles(block + 2), codes);
-  }
-};
-struct Q4_1 {
-  static constexpr int kUnit = 32, kBytes = 20, kSubs = 1, kShift = 0;
-  static constexpr bool kHasMinima = true;
-  OSCAR_TILED_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
-    scales[0] = F32FromF16(block);
-    minima[0] = -F32FromF16(block + 2);
-    Store32(Nibbles(block + 4), codes);
-  }
-};
-// A fifth bit for each of 32 codes.
-OSCAR_TILED_TARGET inline __m256i WithFifthBits(__m256i nibbles, const uint8_t* bytes) {
-  uint32_t bits;
-  std::memcpy(&bits, bytes, sizeof(bits));
-  return _mm256_mask_add_epi8(nibbles, bits, nibbles, _mm256_set1_epi8(16));
-}
-struct Q5_0 {
-  static constexpr int kUnit = 32, kBytes = 22, kSubs = 1, kShift = 4;
-  static constexpr bool kHasMinima = false;
-  OSCAR_TILED_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* /*minima*/) {
-    scales[0] = F32FromF16(block);
-    Store32(WithFifthBits(Nibbles(block + 6), block + 2), codes);
-  }
-};
-struct Q5_1 {
-  static constexpr int kUnit = 32, kBytes = 24, kSubs = 1, kShift = 0;
-  static constexpr bool kHasMinima = true;
-  OSCAR_TILED_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
-    scales[0] = F32FromF16(block);
-    minima[0] = -F32FromF16(block + 2);
-    Store32(WithFifthBits(Nibbles(block + 8), block + 4), codes);
-  }
-};
-struct Q8_0 {
-  static constexpr int kUnit = 32, kBytes = 34, kSubs = 1, kShift = 7;
-  static constexpr bool kHasMinima = false;
-  OSCAR_TILED_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* /*minima*/) {
-    scales[0] = F32FromF16(block);
-    Store32(_mm256_xor_si256(Load32(block + 2), _mm256_set1_epi8(static_cast<char>(0x80))), codes);
-  }
-};
+// Formats with blocks of 256 add: sub-blocks per 32 values (kSubs), and Decode, which writes codes, scales and minima of one block of the file.
 // Scales and minima of 6 bits, shared by Q4_K and Q5_K: d, dmin, then 12 bytes.
-OSCAR_TILED_TARGET void DecodeScalesOfK(const uint8_t* block, float* scales, float* minima) {
+OSCAR_BLOCK_TARGET void DecodeScalesOfK(const uint8_t* block, float* scales, float* minima) {
   const float scale = F32FromF16(block), minimum = F32FromF16(block + 2);
   const uint8_t* packed = block + 4;
   for (int j = 0; j < 8; ++j) {
@@ -168,7 +99,7 @@ OSCAR_TILED_TARGET void DecodeScalesOfK(const uint8_t* block, float* scales, flo
 struct Q4_K {
   static constexpr int kUnit = 256, kBytes = 144, kSubs = 1, kShift = 0;
   static constexpr bool kHasMinima = true;
-  OSCAR_TILED_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
+  OSCAR_BLOCK_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
     DecodeScalesOfK(block, scales, minima);
     const __m256i nibble = _mm256_set1_epi8(15);
     for (int j = 0; j < 4; ++j) {
@@ -181,7 +112,7 @@ struct Q4_K {
 struct Q5_K {
   static constexpr int kUnit = 256, kBytes = 176, kSubs = 1, kShift = 0;
   static constexpr bool kHasMinima = true;
-  OSCAR_TILED_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
+  OSCAR_BLOCK_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* minima) {
     DecodeScalesOfK(block, scales, minima);
     const __m256i nibble = _mm256_set1_epi8(15), sixteen = _mm256_set1_epi8(16), high = Load32(block + 16);
     for (int j = 0; j < 4; ++j) {
@@ -197,13 +128,13 @@ struct Q5_K {
 struct Q6_K {
   static constexpr int kUnit = 256, kBytes = 210, kSubs = 2, kShift = 5;
   static constexpr bool kHasMinima = false;
-  OSCAR_TILED_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* /*minima*/) {
+  OSCAR_BLOCK_TARGET static void Decode(const uint8_t* block, uint8_t* codes, float* scales, float* /*minima*/) {
     const float scale = F32FromF16(block + 208);
     for (int j = 0; j < 16; ++j) scales[j] = scale * static_cast<float>(static_cast<int8_t>(block[192 + j]));
     const __m256i nibble = _mm256_set1_epi8(15), two_bits = _mm256_set1_epi8(0x30);
     for (int n = 0; n < 2; ++n) {
       const __m256i low = Load32(block + 64 * n), next = Load32(block + 64 * n + 32), high = Load32(block + 128 + 32 * n);
-      const auto store = [&](__m256i four, __m256i two, int at) OSCAR_TILED_TARGET {
+      const auto store = [&](__m256i four, __m256i two, int at) OSCAR_BLOCK_TARGET {
         Store32(_mm256_or_si256(_mm256_and_si256(four, nibble), _mm256_and_si256(two, two_bits)), codes + 128 * n + at);
       };
       store(low, _mm256_slli_epi16(high, 4), 0);
@@ -215,7 +146,7 @@ struct Q6_K {
 };
 
 // 32 codes of 16 rows, `stride` bytes apart, as 8 vectors of one word per row; vectors of a panel lie kVectors apart.
-OSCAR_TILED_TARGET void TransposeBlock(const uint8_t* codes, int64_t stride, uint8_t* panel) {
+OSCAR_BLOCK_TARGET void TransposeBlock(const uint8_t* codes, int64_t stride, uint8_t* panel) {
   __m512i z[8], t[8], u[8];
   for (int i = 0; i < 8; ++i) {
     z[i] = _mm512_inserti64x4(_mm512_castsi256_si512(Load32(codes + i * stride)), Load32(codes + (i + 8) * stride), 1);
@@ -245,7 +176,7 @@ struct Panel {
 
 // Rows [first, first + 32) of the weights; those from num_rows on are nothing.
 template <class Format>
-OSCAR_TILED_TARGET void Unpack(const TiledWeights& weights, int64_t width, int64_t first, const Panel& panel) {
+OSCAR_BLOCK_TARGET void Unpack(const TiledWeights& weights, int64_t width, int64_t first, const Panel& panel) {
   constexpr int kBlocksOfUnit = Format::kUnit / kBlock, kScales = kBlocksOfUnit * Format::kSubs;
   alignas(64) uint8_t codes[kLanes * kMostUnit];
   float scales[kScales], minima[kBlocksOfUnit];
@@ -256,7 +187,7 @@ OSCAR_TILED_TARGET void Unpack(const TiledWeights& weights, int64_t width, int64
         const int64_t row = first + v * kLanes + lane;
         if (row < weights.num_rows) {
           const auto* data = reinterpret_cast<const uint8_t*>(weights.data) + (row * units + unit) * Format::kBytes;
-          Format::Decode(data, codes + lane * Format::kUnit, scales, minima);
+          Decode<Format>(data, codes + lane * Format::kUnit, scales, minima);
         } else {
           std::memset(codes + lane * Format::kUnit, 0, Format::kUnit);
           std::fill_n(scales, kScales, 0.0f);
@@ -277,7 +208,7 @@ OSCAR_TILED_TARGET void Unpack(const TiledWeights& weights, int64_t width, int64
 
 // Outputs of kTokens tokens from `token` on for the rows of the panel, of which those in the masks exist.
 template <class Format, int kTokens>
-OSCAR_TILED_TARGET void MultiplyPanel(const Panel& panel, const View& x, int64_t token, const __mmask16 (&masks)[kVectors], int64_t num_rows, float* out) {
+OSCAR_BLOCK_TARGET void MultiplyPanel(const Panel& panel, const View& x, int64_t token, const __mmask16 (&masks)[kVectors], int64_t num_rows, float* out) {
   constexpr int kWords = kWordsOfBlock / Format::kSubs;
   __m512 sums[kTokens][kVectors];
   for (int t = 0; t < kTokens; ++t) {
@@ -334,7 +265,7 @@ OSCAR_TILED_TARGET void MultiplyPanel(const Panel& panel, const View& x, int64_t
 }
 
 template <class Format>
-OSCAR_TILED_TARGET void Multiply(const TiledWeights& weights, const TiledActivations& activations, int64_t first, int64_t end, std::byte* memory, float* out) {
+OSCAR_BLOCK_TARGET void Multiply(const TiledWeights& weights, const TiledActivations& activations, int64_t first, int64_t end, std::byte* memory, float* out) {
   const View x(activations);
   OSCAR_DCHECK(activations.width % Format::kUnit == 0);
   Panel panel;
@@ -382,6 +313,13 @@ bool HasTiledProduct(uint32_t ggml_type) {
   return base::HasAvx512ByteProducts() && WithFormat(ggml_type, [](auto) {});
 }
 
+int64_t LeastTiledTokens(uint32_t ggml_type) {
+  int64_t least = 0;
+  const bool known = WithFormat(ggml_type, [&]<class Format>(Format) { least = Format::kUnit == kBlock ? 8 : 16; });
+  OSCAR_CHECK(known);
+  return least;
+}
+
 void PrepareTiledActivations(const float* x, const TiledActivations& activations, int64_t first, int64_t end) {
   OSCAR_DCHECK(activations.width % kBlock == 0);
   const View to(activations);
@@ -397,6 +335,7 @@ void MultiplyTiled(const TiledWeights& weights, const TiledActivations& activati
 #else
 
 bool HasTiledProduct(uint32_t) { return false; }
+int64_t LeastTiledTokens(uint32_t) { OSCAR_CHECK_MSG(false, "no tiled product on this processor"); }
 void PrepareTiledActivations(const float*, const TiledActivations&, int64_t, int64_t) { OSCAR_CHECK_MSG(false, "no tiled product on this processor"); }
 void MultiplyTiled(const TiledWeights&, const TiledActivations&, int64_t, int64_t, std::byte*, float*) {
   OSCAR_CHECK_MSG(false, "no tiled product on this processor");

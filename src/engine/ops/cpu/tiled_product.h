@@ -12,14 +12,16 @@
 
 namespace oscar::engine {
 
-// Activations below which unpacking 32 rows of weights costs more than it saves.
-inline constexpr int64_t kTiledProductTokens = 16;
 // Rows of weights that a thread takes at a time.
 inline constexpr int64_t kTiledProductRows = 32;
 
 // Whether this processor has what the functions below need, and they know the ggml type: Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K
 // and Q6_K.
 bool HasTiledProduct(uint32_t ggml_type);
+
+// Rows of activations from which on unpacking 32 rows of weights costs less than it saves: 8, or 16 for K-quants, of which ggml has good tiles.
+// Precondition: HasTiledProduct.
+int64_t LeastTiledTokens(uint32_t ggml_type);
 
 // Bytes of `num_tokens` rows of `width` activations as MultiplyTiled takes them. width: a multiple of 32.
 std::size_t TiledActivationBytes(int64_t width, int64_t num_tokens);
