@@ -80,9 +80,13 @@ class RunningServer:
         return values
 
     def open_stream(self, body):
-        """A connection that has asked for a stream and read its head."""
+        """A connection that has asked for a stream and read its first event: the request answers. (The head alone comes after ten seconds in any case.)"""
         text = json.dumps({**body, "stream": True}).encode()
         connection = socket.create_connection(("127.0.0.1", self.port), timeout=200)
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
-        connection.recv(1000)
+        received = b""
+        while b"data: " not in received:
+            part = connection.recv(1000)
+            assert part, received
+            received += part
         return connection

@@ -126,17 +126,26 @@ class Pressure(unittest.TestCase):
     def test_a_cache_too_small_for_all_loses_nobody_and_changes_no_answer(self):
         prompts = [tokens_of(300 + 64 * i, 20 + i) for i in range(4)]
         ask = lambda server, prompt: server.complete(prompt, max_tokens=160, ignore_eos=True)[0]
-        with RunningServer(*KV, "-c", "1024", "--max-running", "1", "--kv-bytes", "300000000", "--no-prefix-cache") as server:
+        small = (*KV, "--recent", "64")  # more is encoded, and encoded pages are what is short
+        with RunningServer(*small, "-c", "1024", "--max-running", "1", "--kv-bytes", "300000000", "--no-prefix-cache") as server:
             alone = [ask(server, prompt) for prompt in prompts]
         for more, mode in (((), "swap"), (("--swap-bytes", "0"), "recompute")):
             args = ("-c", "1024", "--kv-tokens", "1100", "--max-running", "4", "--admit-reserve", "1", *more)
-            with RunningServer(*KV, *args) as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
+            with RunningServer(*small, *args) as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
                 together = list(pool.map(lambda prompt: ask(server, prompt), prompts))
                 metrics = server.metrics()
             self.assertGreater(metrics[f'oscar_preemptions_total{{mode="{mode}"}}'], 0)
             # Answers of a batch are those of one alone up to close calls: sums in another order.
             self.assertEqual([text[:12] for text in together], [text[:12] for text in alone], mode)
             self.assertEqual(metrics["oscar_requests_preempted"], 0)
+
+    def test_nobody_begins_who_would_have_to_leave_again(self):
+        # All of a request is BF16: five pages, and there are eleven. Encoded pages would be there for all four.
+        args = ("-c", "512", "--kv-tokens", "512", "--max-running", "4", "--no-prefix-cache", "--queue-timeout", "0")
+        with RunningServer(*KV, *args) as server, concurrent.futures.ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda i: server.complete(tokens_of(290, 120 + i), max_tokens=12, ignore_eos=True), range(4)))
+            metrics = server.metrics()
+        self.assertEqual([metrics[f'oscar_preemptions_total{{mode="{mode}"}}'] for mode in ("swap", "recompute")], [0, 0])
 
     def test_a_full_queue_says_when_to_come_back_and_waiting_has_an_end(self):
         args = ("-c", "1024", "--max-running", "1", "--max-queued-requests", "1", "--queue-timeout", "1", "--kv-bytes", "300000000")

@@ -34,7 +34,8 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Start(Engine& engine, const KvSetu
 }
 
 Scheduler::Scheduler(Engine& engine, std::unique_ptr<KvCache> cache, const SchedulerOptions& options)
-    : engine_(engine), cache_(std::move(cache)), prefixes_(*cache_->prefixes()), options_(options), context_(engine.context()) {
+    : engine_(engine), cache_(std::move(cache)), prefixes_(*cache_->prefixes()), options_(options), context_(engine.context()),
+      budget_(cache_->method(), cache_->config().sink, cache_->config().recent, options.step_tokens) {
   PublishSnapshot();
   thread_ = std::thread([this] { Loop(); });
 }

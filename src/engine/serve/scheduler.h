@@ -23,6 +23,7 @@
 #include "oscar/result.h"
 #include "src/engine/runtime/answer_stream.h"
 #include "src/engine/runtime/engine.h"
+#include "src/engine/serve/page_budget.h"
 #include "src/engine/serve/scheduler_metrics.h"
 #include "src/engine/serve/waiting_queue.h"
 
@@ -137,9 +138,8 @@ class Scheduler {
   PrefixMatch MatchOf(const GenerationRequest& request) const;
   // Whether a running request is about to compute more of the prompt than is known; it then stops there for a resume point.
   bool AwaitsPrefix(const GenerationRequest& request, const PrefixMatch& match);
-  int64_t PagesAt(int64_t tokens) const;
   int64_t TargetTokens(const GenerationRequest& request, int64_t history) const;
-  bool Fits(int64_t more_pages) const;
+  bool Fits(int64_t target, int64_t shared_encoded_pages) const;
   void PlanStops(Running& running, const PrefixMatch& match) const;
   bool Preempt();
   bool DropParked();
@@ -166,6 +166,7 @@ class Scheduler {
   PrefixCache& prefixes_;         // of cache_
   const SchedulerOptions options_;
   const int context_;
+  const PageBudget budget_;
 
   // Of the scheduler's thread.
   std::list<Running> running_;    // in order of admission

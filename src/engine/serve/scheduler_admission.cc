@@ -3,7 +3,6 @@
 #include <limits>
 #include <utility>
 
-#include "oscar/kernels.h"
 #include "src/base/check.h"
 #include "src/base/status_macros.h"
 #include "src/engine/serve/running_request.h"
@@ -36,30 +35,26 @@ PrefixMatch Scheduler::MatchOf(const GenerationRequest& request) const {
   return prefixes_.Match(request.space, std::span(request.prompt).first(request.prompt.size() - 1));
 }
 
-// Pages of the scarce kind, encoded or, in an exact cache, BF16, of a sequence of so many tokens.
-int64_t Scheduler::PagesAt(int64_t tokens) const {
-  const KvCacheConfig& config = cache_->config();
-  if (cache_->method().is_exact()) return (tokens + kPageTokens - 1) / kPageTokens;
-  return (EncodedEnd(static_cast<int>(tokens), config.sink, config.recent, cache_->method().codec->encode_tokens) - config.sink) / kPageTokens;
-}
-
 // The length up to which a request must fit before it begins.
 int64_t Scheduler::TargetTokens(const GenerationRequest& request, int64_t history) const {
   const int64_t most = static_cast<int64_t>(request.prompt.size()) + request.answer.max_tokens;
   return options_.preempt ? std::min<int64_t>(most, history + options_.admit_reserve) : most;
 }
 
-bool Scheduler::Fits(int64_t more_pages) const {
+// Whether a sequence that begins now and grows to `target` tokens finds its pages beside all that run while these grow to theirs.
+// shared_encoded_pages: those of it that running sequences hold.
+bool Scheduler::Fits(int64_t target, int64_t shared_encoded_pages) const {
   if (running_.empty()) return true;  // one alone always fits
+  std::vector<PageBudget::Growth> sequences = {{0, target, /*in_prompt=*/true}};
+  for (const Running& running : running_) {
+    sequences.push_back({running.computed, TargetTokens(running.request, static_cast<int64_t>(running.history.size())), running.pending() > 1});
+  }
+  const PageBudget::Pages needed = budget_.NeededBy(sequences);
   const KvCacheStats stats = cache_->stats();
   const PrefixStats prefixes = prefixes_.prefix_stats();
-  const bool exact = cache_->method().is_exact();
-  const int64_t total = exact ? stats.bf16_pages_total : stats.encoded_pages_total;
-  int64_t needed = exact ? stats.bf16_pages_used - prefixes.idle_bf16_pages : stats.encoded_pages_used - prefixes.idle_encoded_pages;
-  for (const Running& running : running_) {
-    needed += PagesAt(TargetTokens(running.request, static_cast<int64_t>(running.history.size()))) - PagesAt(running.computed);
-  }
-  return needed + more_pages <= total - total / 100;
+  const auto fits = [](int64_t pages, int64_t total) { return pages <= total - total / 100; };
+  return fits(stats.bf16_pages_used - prefixes.idle_bf16_pages + needed.bf16, stats.bf16_pages_total) &&
+         fits(stats.encoded_pages_used - prefixes.idle_encoded_pages + needed.encoded - shared_encoded_pages, stats.encoded_pages_total);
 }
 
 // True when the request began, failed, or waits for a prefix, so that the next one may be looked at.
@@ -70,7 +65,7 @@ bool Scheduler::TryStart(std::list<Waiting>::iterator waiting) {
     return true;
   }
   const auto prompt_tokens = static_cast<int64_t>(waiting->request.prompt.size());
-  if (!Fits(PagesAt(TargetTokens(waiting->request, prompt_tokens)) - match.live_encoded_pages)) return false;
+  if (!Fits(TargetTokens(waiting->request, prompt_tokens), match.live_encoded_pages)) return false;
   Waiting taken = std::move(*waiting);
   waiting_.erase(waiting);
   queue_.Remove(taken.id);
@@ -209,7 +204,7 @@ bool Scheduler::ReturnPreempted() {
     if (static_cast<int>(running_.size()) >= options_.max_running) return false;
     Running& first = preempted_.front();
     const auto history = static_cast<int64_t>(first.history.size());
-    if (!Fits(PagesAt(TargetTokens(first.request, history)))) return false;
+    if (!Fits(TargetTokens(first.request, history), /*shared_encoded_pages=*/0)) return false;
     Result<SequenceId> sequence = Status(StatusCode::kInternal, "not tried");
     if (first.parked) {
       sequence = prefixes_.Unpark(*first.parked);
