@@ -14,7 +14,8 @@ import unittest
 from serve_fixture import Server
 
 HERE = pathlib.Path(__file__).resolve().parent
-DEEP_PATHS = ("/tokenize", "/v1/tokenize", "/v1/completions", "/v1/chat/completions", "/v1/completions/render", "/v1/chat/completions/render")
+DEEP_PATHS = ("/tokenize", "/v1/tokenize", "/v1/completions", "/v1/chat/completions", "/v1/completions/render", "/v1/chat/completions/render",
+              "/inference/v1/generate")
 EXAMPLES = os.environ.get("OSCAR_NIGHTLY_EXAMPLES", "100")
 
 

@@ -166,6 +166,41 @@ class Serving(unittest.TestCase):
         self.assertEqual([prompt["token_ids"] for prompt in several], [[5, 6, 7], [8, 9]])
         self.assertEqual(self.server.error("/v1/chat/completions/render", {"messages": []})[0], 400)
 
+    def test_what_is_rendered_gives_the_same_tokens_from_ids_alone(self):
+        schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "boolean"}}, "required": ["a", "b"]}
+        chats = [chat("Name a city.", max_tokens=8, seed=3, n=2) | {"temperature": 1}, chat("Say x.", max_tokens=20, stop=["e"], min_tokens=2),
+                 chat("An object.", max_tokens=40, response_format={"type": "json_schema", "json_schema": {"name": "o", "schema": schema}}),
+                 chat("An object.", max_tokens=10, response_format={"type": "json_object"})]
+        texts = [{"prompt": ["The sea", "A ship"], "max_tokens": 3, "n": 2, "temperature": 1, "seed": 11}, {"prompt": "1 2 3", "max_tokens": 4, "logprobs": 2, "temperature": 0},
+                 {"prompt": "Yes or no? ", "max_tokens": 4, "temperature": 0, "structured_outputs": {"choice": ["yes", "no"]}}]
+        for path, bodies in (("/v1/chat/completions", chats), ("/v1/completions", texts)):
+            for body in bodies:
+                expected = [choice["token_ids"] for choice in self.server.json("POST", path, {**body, "return_token_ids": True})["choices"]]
+                rendered = self.server.json("POST", path + "/render", body)
+                got = []
+                for prompt in rendered if isinstance(rendered, list) else [rendered]:
+                    got += [choice["token_ids"] for choice in self.server.json("POST", "/inference/v1/generate", prompt)["choices"]]
+                self.assertEqual(got, expected, body)
+
+    def test_generate_takes_and_gives_token_ids(self):
+        body = {"token_ids": [504, 6330, 314], "sampling_params": {"temperature": 0, "max_tokens": 5, "logprobs": 1, "prompt_logprobs": 1, "ignore_eos": True}, "request_id": "mine"}
+        answer = self.server.json("POST", "/inference/v1/generate", body)
+        [choice] = answer["choices"]
+        self.assertEqual((answer["request_id"], choice["index"], choice["finish_reason"], len(choice["token_ids"])), ("mine", 0, "length", 5))
+        self.assertEqual((len(choice["logprobs"]["content"]), len(choice["logprobs"]["content"][0]["top_logprobs"])), (5, 1))
+        self.assertEqual((len(answer["prompt_logprobs"]), answer["prompt_logprobs"][0]), (3, None))
+        self.assertEqual((answer["usage"]["prompt_tokens"], answer["usage"]["completion_tokens"]), (3, 5))
+        stream = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        events = [json.loads(line[6:]) for line in self.server.request("POST", "/inference/v1/generate", stream)[1].decode().split("\n\n") if line.startswith("data: {")]
+        self.assertEqual([token for event in events for one in event["choices"] for token in one["token_ids"]], choice["token_ids"])
+        self.assertEqual(events[-1]["usage"]["completion_tokens"], 5)
+        for more, param in (({"token_ids": []}, "token_ids"), ({"token_ids": [-1]}, "token_ids"), ({"token_ids": "hi"}, "token_ids"), ({"sampling_params": 5}, "sampling_params"),
+                            ({"sampling_params": {"temperature": 9}}, "sampling_params.temperature"), ({"sampling_params": {"max_tokens": 10**6}}, "token_ids"),
+                            ({"request_id": "a b"}, "request_id"), ({"sampling_params": {"structured_outputs": {"regex": "("}}}, "sampling_params.structured_outputs.regex")):
+            status, error = self.server.error("/inference/v1/generate", {"token_ids": [504], **more})
+            self.assertEqual((status, error["param"]), (400, param), (more, error))
+        self.healthy()
+
     def test_health_generate_runs_a_token(self):
         self.assertEqual(self.server.json("GET", "/health_generate"), {"status": "ok"})
 

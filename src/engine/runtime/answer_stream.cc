@@ -21,7 +21,7 @@ std::string_view FinishReasonName(FinishReason reason) {
 
 AnswerStream::AnswerStream(const Tokenizer& tokenizer, const AnswerParams& params, Sampler sampler)
     : tokenizer_(tokenizer), max_tokens_(params.max_tokens), min_tokens_(params.min_tokens), ignore_end_(params.ignore_end),
-      stop_tokens_(params.stop_tokens), is_greedy_(IsPlainGreedy(params.sampling)), sampler_(std::move(sampler)), decoder_(tokenizer, params.render_special),
+      stop_tokens_(params.stop_tokens), is_greedy_(IsPlainGreedy(params.sampling)), sampler_(std::move(sampler)), decoder_(tokenizer, params.render_special, params.shown_tokens),
       stops_(params.stop, params.include_stop) {
   if (params.grammar != nullptr) matcher_.emplace(params.grammar);
   if (min_tokens_ == 0) return;

@@ -32,6 +32,7 @@ struct AnswerParams {
   bool include_stop = false;        // the stop string becomes part of the text
   bool ignore_end = false;          // go on after an end-of-generation token
   bool render_special = false;      // control tokens appear as their text
+  std::vector<int32_t> shown_tokens; // these do in any case: what calls and reasoning are told by
   std::shared_ptr<const grammar::Grammar> grammar;  // what the answer must be; null: anything
 };
 

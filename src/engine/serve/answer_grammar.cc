@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "src/base/status_macros.h"
+#include "src/engine/serve/call_grammar.h"
 #include "src/engine/text/grammar/ebnf.h"
 #include "src/engine/text/grammar/json_schema.h"
 #include "src/engine/text/grammar/json_values.h"
@@ -49,47 +50,6 @@ Result<E> ConstraintText(const Constraint& constraint, RuleSet* rules, std::vect
   return E::Bytes("");
 }
 
-// {"name": ..., "arguments": ...} of one of the tools.
-Result<E> CallObject(const AnswerDemand& demand, RuleSet* rules, std::vector<std::string>* ignored) {
-  const char* key = demand.parser.format == ToolFormat::kLlama3 ? "parameters" : "arguments";
-  std::vector<E> calls;
-  for (const ToolUse::Tool& tool : demand.tools.tools) {
-    int arguments = -1;
-    if (tool.parameters.empty()) {
-      arguments = grammar::AddJsonObject(rules);
-    } else {
-      json schema = json::parse(tool.parameters);
-      if (!schema.contains("type") && !schema.contains("$ref") && !schema.contains("anyOf") && !schema.contains("oneOf")) schema["type"] = "object";
-      auto added = grammar::AddJsonSchema(schema, {.strict = tool.strict}, rules, ignored);
-      if (!added.ok()) return added.status().WithContext("tool " + tool.name);
-      arguments = *added;
-    }
-    calls.push_back(E::Sequence({E::Bytes("{\"name\": " + json(tool.name).dump() + ", \"" + key + "\": "), E::Rule(arguments), E::Bytes("}")}));
-  }
-  return E::Rule(rules->Add("call", E::Choice(std::move(calls))));
-}
-
-// Calls where the answer must have them, or free text in which calls may stand.
-Result<E> CallText(const AnswerDemand& demand, RuleSet* rules, std::vector<std::string>* ignored) {
-  OSCAR_ASSIGN_OR_RETURN(const E object, CallObject(demand, rules, ignored));
-  const bool must = demand.tools.choice == ToolUse::Choice::kRequired, more = demand.tools.parallel;
-  if (demand.parser.format == ToolFormat::kLlama3) {
-    if (must) return object;
-    const E letter = E::CodePoints(grammar::Complement({{'{', '{'}, {' ', ' '}, {'\n', '\n'}}));
-    return E::Choice({object, E::Bytes(""), E::Sequence({letter, E::Repeat(E::CodePoints({{0, 0x10FFFF}}), 0, E::kNoLimit)})});
-  }
-  const E body = E::Sequence({E::Bytes("\n"), object, E::Bytes("\n</tool_call>")});
-  const E marked = E::Sequence({E::Bytes("<tool_call>"), body});
-  if (must) return E::Sequence({marked, E::Repeat(E::Sequence({E::Bytes("\n"), marked}), 0, more ? E::kNoLimit : 0)});
-  const E with_text = E::Sequence({E::Until("<tool_call>"), body});
-  const E text = E::Without("<tool_call>");
-  if (demand.constraint.kind != Constraint::Kind::kNone) {  // the constraint's text stands instead of a call, not around it
-    return E::Sequence({marked, E::Repeat(E::Sequence({E::Bytes("\n"), marked}), 0, more ? E::kNoLimit : 0)});
-  }
-  if (!more) return E::Choice({text, with_text});
-  return E::Sequence({E::Repeat(with_text, 0, E::kNoLimit), text});
-}
-
 Result<RuleSet> RulesOf(const AnswerDemand& demand, std::vector<std::string>* ignored) {
   RuleSet rules;
   std::vector<E> answers;
@@ -98,7 +58,9 @@ Result<RuleSet> RulesOf(const AnswerDemand& demand, std::vector<std::string>* ig
     answers.push_back(std::move(text));
   }
   if (demand.tools.choice != ToolUse::Choice::kNone) {
-    OSCAR_ASSIGN_OR_RETURN(E text, CallText(demand, &rules, ignored));
+    // The constraint's text stands instead of a call, not around it.
+    const CallDemand calls{demand.tools, demand.parser, /*no_text=*/demand.constraint.kind != Constraint::Kind::kNone};
+    OSCAR_ASSIGN_OR_RETURN(E text, CallText(calls, &rules, ignored));
     answers.push_back(std::move(text));
   }
   E answer = E::Rule(rules.Add("answer", E::Choice(std::move(answers))));
@@ -131,8 +93,11 @@ std::variant<AnswerGrammar, ApiError> AnswerGrammars::For(const AnswerDemand& de
       kept_.splice(kept_.begin(), kept_, found);
       return kept_.front().second;
     }
-    if (trie_ == nullptr) trie_ = std::make_shared<const grammar::TokenTrie>(tokenizer_);
-    trie = trie_;
+    // Markers that are control tokens are text in an answer that is told apart by them, and nowhere else.
+    const bool marked = !marker_tokens_.empty() && (demand.parser.tools || demand.parser.reasoning || demand.parser.reasoning_open);
+    std::shared_ptr<const grammar::TokenTrie>& kept = marked ? marked_trie_ : trie_;
+    if (kept == nullptr) kept = std::make_shared<const grammar::TokenTrie>(tokenizer_, marked ? marker_tokens_ : std::vector<int32_t>());
+    trie = kept;
   }
   AnswerGrammar made;
   const Result<RuleSet> rules = RulesOf(demand, &made.ignored);

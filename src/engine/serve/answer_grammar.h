@@ -2,6 +2,7 @@
 // kept: the requests of one program mostly say the same.
 #pragma once
 
+#include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -32,15 +33,17 @@ struct AnswerGrammar {
 
 class AnswerGrammars {
  public:
-  explicit AnswerGrammars(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
+  // marker_tokens: MarkerTokens of the model's format. The tokenizer must outlive it.
+  AnswerGrammars(const Tokenizer& tokenizer, std::vector<int32_t> marker_tokens) : tokenizer_(tokenizer), marker_tokens_(std::move(marker_tokens)) {}
   // Precondition: it demands something. Thread-safe; takes milliseconds the first time.
   std::variant<AnswerGrammar, ApiError> For(const AnswerDemand& demand);
 
  private:
   static constexpr size_t kMostKept = 32;
   const Tokenizer& tokenizer_;
+  const std::vector<int32_t> marker_tokens_;
   std::mutex mutex_;
-  std::shared_ptr<const grammar::TokenTrie> trie_;                // made for the first request that needs it
+  std::shared_ptr<const grammar::TokenTrie> trie_, marked_trie_;  // made for the first request that needs it
   std::list<std::pair<std::string, AnswerGrammar>> kept_;         // the last used first
 };
 

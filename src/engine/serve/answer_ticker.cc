@@ -16,7 +16,7 @@ AnswerTicker::~AnswerTicker() {
   thread_.join();
 }
 
-void AnswerTicker::Add(std::weak_ptr<CompletionAnswer> answer) {
+void AnswerTicker::Add(std::weak_ptr<StreamedAnswer> answer) {
   const std::lock_guard lock(mutex_);
   answers_.push_back(std::move(answer));
 }
@@ -25,9 +25,9 @@ void AnswerTicker::Run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     wake_.wait_for(lock, std::chrono::milliseconds(500), [this] { return stopping_; });
-    const auto now = CompletionAnswer::Clock::now();
-    std::erase_if(answers_, [now](const std::weak_ptr<CompletionAnswer>& weak) {
-      const std::shared_ptr<CompletionAnswer> answer = weak.lock();
+    const auto now = StreamedAnswer::Clock::now();
+    std::erase_if(answers_, [now](const std::weak_ptr<StreamedAnswer>& weak) {
+      const std::shared_ptr<StreamedAnswer> answer = weak.lock();
       return answer == nullptr || !answer->Tick(now);
     });
   }

@@ -1,4 +1,4 @@
-// AnswerTicker: calls CompletionAnswer::Tick of every answer that is under way, twice a second.
+// AnswerTicker: calls StreamedAnswer::Tick of every answer that is under way, twice a second.
 #pragma once
 
 #include <condition_variable>
@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "src/engine/serve/completion_answer.h"
+#include "src/engine/serve/streamed_answer.h"
 
 namespace oscar::engine {
 
@@ -15,7 +15,7 @@ class AnswerTicker {
  public:
   AnswerTicker();
   ~AnswerTicker();
-  void Add(std::weak_ptr<CompletionAnswer> answer);
+  void Add(std::weak_ptr<StreamedAnswer> answer);
 
  private:
   void Run();
@@ -23,7 +23,7 @@ class AnswerTicker {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool stopping_ = false;
-  std::vector<std::weak_ptr<CompletionAnswer>> answers_;
+  std::vector<std::weak_ptr<StreamedAnswer>> answers_;
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -11,10 +11,15 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string NewCallId() {
+// Templates of Mistral's models take ids of nine letters and digits only.
+std::string NewCallId(bool is_short) {
   static thread_local std::mt19937_64 rng{std::random_device{}()};
   char text[32];
-  std::snprintf(text, sizeof(text), "call_%016llx", static_cast<unsigned long long>(rng()));
+  if (is_short) {
+    std::snprintf(text, sizeof(text), "%09llx", static_cast<unsigned long long>(rng() >> 28));
+  } else {
+    std::snprintf(text, sizeof(text), "call_%016llx", static_cast<unsigned long long>(rng()));
+  }
   return text;
 }
 
@@ -27,80 +32,32 @@ CompletionAnswer::Choice::Choice(const CompletionCall& call, const Tokenizer& to
 
 CompletionAnswer::CompletionAnswer(const CompletionCall& call, const Model& model, Identity identity, HttpFields fields,
                                    std::shared_ptr<HttpResponder> responder)
-    : chat_(call.chat), stream_(call.stream), include_usage_(call.include_usage), continuous_usage_(call.continuous_usage), echo_(call.echo),
-      token_ids_(call.token_ids), cache_report_(call.cache_report), stats_report_(call.stats_report), scores_(call.scores), prompt_scores_(call.prompt_scores),
-      choices_per_prompt_(call.choices), tokenizer_(model.tokenizer), cache_(model.cache), bad_calls_(model.bad_calls), identity_(std::move(identity)), fields_(std::move(fields)),
-      responder_(std::move(responder)) {
+    : StreamedAnswer(call.stream, std::move(fields), std::move(responder)), chat_(call.kind == CallKind::kChat), include_usage_(call.include_usage),
+      continuous_usage_(call.continuous_usage), echo_(call.echo), token_ids_(call.token_ids), cache_report_(call.cache_report),
+      stats_report_(call.stats_report), scores_(call.scores), prompt_scores_(call.prompt_scores), choices_per_prompt_(call.choices),
+      tokenizer_(model.tokenizer), cache_(model.cache), bad_calls_(model.bad_calls), identity_(std::move(identity)),
+      short_call_ids_(CallMarker(call.parser.format) == "[TOOL_CALLS]") {
   for (const GenerationRequest& request : call.requests) choices_.emplace_back(call, tokenizer_, request.prompt);
 }
 
-void CompletionAnswer::Fail(const ApiError& error) {
-  const std::lock_guard lock(mutex_);
-  FailLocked(error);
-}
-
-void CompletionAnswer::FailLocked(const ApiError& error) {
-  if (responder_ == nullptr) return;
-  if (!head_sent_) {
-    HttpFields fields = fields_;
-    fields.emplace_back("Content-Type", "application/json");
-    for (auto& field : error.RetryFields()) fields.push_back(std::move(field));
-    responder_->Send(error.status, std::move(fields), error.Body());
-  } else {
-    responder_->Write("data: " + error.Body() + "\n\ndata: [DONE]\n\n");
-    responder_->End();
-  }
-  responder_ = nullptr;
-}
-
-void CompletionAnswer::BeginStream() {
-  if (std::exchange(head_sent_, true)) return;
-  HttpFields fields = fields_;
-  fields.emplace_back("Content-Type", "text/event-stream; charset=utf-8");
-  fields.emplace_back("X-Accel-Buffering", "no");
-  responder_->Begin(200, std::move(fields));
-  last_write_ = Clock::now();
-}
-
-void CompletionAnswer::Write(std::string text) {
-  last_write_ = Clock::now();
-  responder_->Write(std::move(text));
-}
-
-bool CompletionAnswer::Tick(Clock::time_point now) {
-  const std::lock_guard lock(mutex_);
-  if (responder_ == nullptr) return false;
-  if (!stream_) return true;
-  if (!head_sent_) {
-    if (now - created_ >= kBeginAfter) BeginStream();
-  } else if (now - last_write_ >= kPingAfter) {
-    responder_->Write(": ping\n\n");
-    last_write_ = now;
-  }
-  return true;
-}
-
-void CompletionAnswer::Add(int index, const GenerationEvent& event) {
-  const std::lock_guard lock(mutex_);
-  if (responder_ == nullptr) return;
-  if (event.timed_out) return FailLocked({503, "service_unavailable_error", "queue_timeout", "", event.error.message()});
-  if (!event.error.ok()) return FailLocked(FromStatus(event.error));
+bool CompletionAnswer::Take(int index, const GenerationEvent& event) {
   Choice& choice = choices_[static_cast<size_t>(index)];
   if (first_token_ == Clock::time_point()) first_token_ = Clock::now();
-  const std::vector<AnswerPart> parts = Take(choice, event);
+  const std::vector<AnswerPart> parts = PartsOf(choice, event);
   Keep(choice, parts);
   if (scores_ || prompt_scores_) AddScores(choice, event);
   if (stream_) AddToStream(index, choice, parts);
   choice.begun = true;
-  if (!std::ranges::all_of(choices_, &Choice::ended)) return;
-  stream_ ? EndStream() : SendWhole();
-  responder_ = nullptr;
+  if (!std::ranges::all_of(choices_, &Choice::ended)) return false;
+  stream_ ? EndStream(include_usage_ ? StreamEvent(nullptr, Usage()) : "") : SendWhole(Whole());
+  return true;
 }
 
-std::vector<AnswerPart> CompletionAnswer::Take(Choice& choice, const GenerationEvent& event) {
+std::vector<AnswerPart> CompletionAnswer::PartsOf(Choice& choice, const GenerationEvent& event) {
   choice.cached_tokens = event.cached_tokens;
   choice.completion_tokens = event.completion_tokens;
   choice.seed = event.seed;
+  choice.timings = event.timings;
   choice.tokens.insert(choice.tokens.end(), event.tokens.begin(), event.tokens.end());
   choice.ended = event.finish.has_value();
   if (event.finish == FinishReason::kStopString) choice.stop_string = event.stop_string;
@@ -130,7 +87,7 @@ void CompletionAnswer::Keep(Choice& choice, const std::vector<AnswerPart>& parts
     switch (part.kind) {
       case AnswerPart::Kind::kContent: choice.text += part.text; break;
       case AnswerPart::Kind::kReasoning: choice.reasoning += part.text; break;
-      case AnswerPart::Kind::kCall: choice.calls.push_back({NewCallId(), part.text, ""}); break;
+      case AnswerPart::Kind::kCall: choice.calls.push_back({NewCallId(short_call_ids_), part.text, ""}); break;
       case AnswerPart::Kind::kArguments: choice.calls[static_cast<size_t>(part.call)].arguments += part.text; break;
     }
   }
@@ -161,21 +118,6 @@ ordered_json CompletionAnswer::NewScores(Choice& choice) const {
   const size_t first = std::exchange(choice.sent_scores, chat_ ? choice.chat_scores.size() : choice.scores.size());
   if (!chat_) return choice.scores.Arrays(first);
   return {{"content", ChatScores(tokenizer_, std::span(choice.chat_scores).subspan(first), *scores_)}, {"refusal", nullptr}};
-}
-
-// One entry per token of the prompt, the first null, the others by token id.
-ordered_json CompletionAnswer::PromptScores(const Choice& choice) const {
-  ordered_json entries = ordered_json::array({nullptr});
-  for (const TokenScore& score : choice.prompt_scores) {
-    ordered_json entry = ordered_json::object();
-    const auto add = [&](const TokenProbability& scored, int rank) {
-      entry[std::to_string(scored.token)] = {{"logprob", PrintableScore(scored.log_probability)}, {"rank", rank}, {"decoded_token", TokenText(tokenizer_, scored.token)}};
-    };
-    for (int i = 0; i < std::min<int>(*prompt_scores_, static_cast<int>(score.top.size())); ++i) add(score.top[static_cast<size_t>(i)], i + 1);
-    if (!entry.contains(std::to_string(score.token.token))) add(score.token, score.rank);
-    entries.push_back(std::move(entry));
-  }
-  return entries;
 }
 
 void CompletionAnswer::AddTokenIds(Choice& choice, ordered_json* to) const {
@@ -227,7 +169,7 @@ void CompletionAnswer::AddToStream(int index, Choice& choice, const std::vector<
   if (!choice.begun && (chat_ || prompt_scores_ || token_ids_)) {
     ordered_json first = frame({{"role", "assistant"}, {"content", ""}});
     if (token_ids_) first["prompt_token_ids"] = choice.prompt;
-    if (prompt_scores_) first["prompt_logprobs"] = PromptScores(choice);
+    if (prompt_scores_) first["prompt_logprobs"] = PromptScores(tokenizer_, choice.prompt_scores, *prompt_scores_);
     add(first);
   }
   for (const AnswerPart& part : parts) {
@@ -246,12 +188,6 @@ void CompletionAnswer::AddToStream(int index, Choice& choice, const std::vector<
     add(last, std::ranges::all_of(choices_, &Choice::ended));
   }
   if (!out.empty()) Write(std::move(out));
-}
-
-void CompletionAnswer::EndStream() {
-  const std::string usage = include_usage_ ? StreamEvent(nullptr, Usage()) : "";
-  responder_->Write(usage + "data: [DONE]\n\n");
-  responder_->End();
 }
 
 ordered_json CompletionAnswer::Frame(const char* chat_object) const {
@@ -282,8 +218,8 @@ ordered_json CompletionAnswer::OwnReport(bool is_first, bool is_last) {
     int tokens = 0;
     for (const Choice& one : choices_) tokens += one.completion_tokens;
     const double decode = Milliseconds(now - first_token_), later = tokens - static_cast<int>(choices_.size());
-    own["stats"] = {{"ttft_ms", Milliseconds(first_token_ - created_)}, {"decode_ms", decode}, {"tokens_per_second", decode > 0 ? 1000 * later / decode : 0.0},
-                    {"seed", static_cast<int64_t>(choice.seed)}};
+    own["stats"] = {{"queue_ms", 1000 * choice.timings.queue_seconds}, {"prefill_ms", 1000 * choice.timings.prefill_seconds}, {"ttft_ms", Milliseconds(first_token_ - created_)}, {"decode_ms", decode}, {"tokens_per_second", decode > 0 ? 1000 * later / decode : 0.0},
+                    {"seed", static_cast<int64_t>(choice.seed)}, {"preemptions", choice.timings.preemptions}};
   }
   return own;
 }
@@ -301,7 +237,7 @@ ordered_json CompletionAnswer::Usage() const {
           {"prompt_tokens_details", {{"cached_tokens", cached}}}, {"completion_tokens_details", {{"reasoning_tokens", reasoning}}}};
 }
 
-void CompletionAnswer::SendWhole() {
+ordered_json CompletionAnswer::Whole() {
   ordered_json body = Frame("chat.completion");
   for (size_t i = 0; i < choices_.size(); ++i) {
     Choice& choice = choices_[i];
@@ -319,16 +255,14 @@ void CompletionAnswer::SendWhole() {
     one["finish_reason"] = choice.finish_reason;
     one["stop_reason"] = StopReason(choice);
     ordered_json& about_prompt = chat_ ? body : one;
-    if (prompt_scores_) about_prompt["prompt_logprobs"] = PromptScores(choice);
+    if (prompt_scores_) about_prompt["prompt_logprobs"] = PromptScores(tokenizer_, choice.prompt_scores, *prompt_scores_);
     if (token_ids_) about_prompt["prompt_token_ids"] = choice.prompt;
     AddTokenIds(choice, &one);
     body["choices"].push_back(std::move(one));
   }
   body["usage"] = Usage();
   if (ordered_json own = OwnReport(/*is_first=*/true, /*is_last=*/true); !own.is_null()) body["oscar"] = std::move(own);
-  HttpFields fields = fields_;
-  fields.emplace_back("Content-Type", "application/json");
-  responder_->Send(200, std::move(fields), JsonText(body));
+  return body;
 }
 
 }  // namespace oscar::engine

@@ -2,11 +2,9 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -14,18 +12,14 @@
 
 #include "src/engine/serve/cache_report.h"
 #include "src/engine/serve/completion_call.h"
-#include "src/engine/serve/http_server.h"
+#include "src/engine/serve/streamed_answer.h"
 #include "src/engine/serve/token_scores_json.h"
 #include "src/engine/text/chat/answer_parser.h"
 
 namespace oscar::engine {
 
-class CompletionAnswer {
+class CompletionAnswer final : public StreamedAnswer {
  public:
-  using Clock = std::chrono::steady_clock;
-  // A stream of a request that waits begins after this time, and is not silent for longer than that.
-  static constexpr std::chrono::seconds kBeginAfter{10}, kPingAfter{15};
-
   // Who answers, and when: the members that all bodies and chunks repeat. created: seconds since 1970.
   struct Identity {
     std::string id, model, fingerprint;
@@ -39,13 +33,6 @@ class CompletionAnswer {
   };
   // fields: header fields of the answer, content type excluded.
   CompletionAnswer(const CompletionCall& call, const Model& model, Identity identity, HttpFields fields, std::shared_ptr<HttpResponder> responder);
-  // What the scheduler says of a choice. The first failure of any choice ends the answer: as an HTTP error while nothing was
-  // sent, else as an error event.
-  void Add(int choice, const GenerationEvent& event);
-  // Ends the answer with an error, as above; later events are dropped.
-  void Fail(const ApiError& error);
-  // To be called now and then: keeps a silent stream alive. False once the answer is complete.
-  bool Tick(Clock::time_point now);
 
  private:
   struct Call {
@@ -70,11 +57,10 @@ class CompletionAnswer {
     std::optional<int32_t> stop_token;
     int cached_tokens = 0, completion_tokens = 0, reasoning_tokens = 0;
     uint64_t seed = 0;
+    RequestTimings timings;
   };
-  void FailLocked(const ApiError& error);
-  void BeginStream();
-  void Write(std::string text);
-  std::vector<AnswerPart> Take(Choice& choice, const GenerationEvent& event);
+  bool Take(int index, const GenerationEvent& event) override;
+  std::vector<AnswerPart> PartsOf(Choice& choice, const GenerationEvent& event);
   void Keep(Choice& choice, const std::vector<AnswerPart>& parts);
   void AddScores(Choice& choice, const GenerationEvent& event);
   void AddToStream(int index, Choice& choice, const std::vector<AnswerPart>& parts);
@@ -83,11 +69,9 @@ class CompletionAnswer {
   nlohmann::ordered_json StopReason(const Choice& choice) const;
   // The scores of a choice that were not given out yet, or null when none are wanted.
   nlohmann::ordered_json NewScores(Choice& choice) const;
-  nlohmann::ordered_json PromptScores(const Choice& choice) const;
   // Members of the choice, or of the body, that only some requests want.
   void AddTokenIds(Choice& choice, nlohmann::ordered_json* to) const;
-  void EndStream();
-  void SendWhole();
+  nlohmann::ordered_json Whole();
   nlohmann::ordered_json Frame(const char* chat_object) const;
   // One event of the stream with this choice, or with none when it is null.
   std::string StreamEvent(const nlohmann::ordered_json& choice, const nlohmann::ordered_json& usage, bool is_last = false);
@@ -95,20 +79,17 @@ class CompletionAnswer {
   nlohmann::ordered_json OwnReport(bool is_first, bool is_last);
   nlohmann::ordered_json Usage() const;
 
-  const bool chat_, stream_, include_usage_, continuous_usage_, echo_, token_ids_, cache_report_, stats_report_;
+  const bool chat_, include_usage_, continuous_usage_, echo_, token_ids_, cache_report_, stats_report_;
   const std::optional<int> scores_, prompt_scores_;
   const int choices_per_prompt_;
   const Tokenizer& tokenizer_;
   const CacheReport& cache_;
   std::atomic<uint64_t>* const bad_calls_;
   const Identity identity_;
-  const HttpFields fields_;
-  std::mutex mutex_;
-  std::shared_ptr<HttpResponder> responder_;  // null once the answer is complete
+  const bool short_call_ids_;
   std::deque<Choice> choices_;
-  bool head_sent_ = false, event_sent_ = false;
-  const Clock::time_point created_ = Clock::now();
-  Clock::time_point first_token_, last_write_ = created_, last_cache_report_;
+  bool event_sent_ = false;
+  Clock::time_point first_token_, last_cache_report_;
 };
 
 }  // namespace oscar::engine

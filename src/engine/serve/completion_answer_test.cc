@@ -5,6 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "src/engine/serve/fake_responder.h"
 #include "src/testing/tiny_vocabulary.h"
 
 namespace oscar::engine {
@@ -12,26 +13,6 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
-
-struct Sent {
-  int status = 0;
-  HttpFields fields;
-  std::string body;
-  bool ended = false;
-};
-
-class FakeResponder final : public HttpResponder {
- public:
-  explicit FakeResponder(Sent* sent) : sent_(sent) {}
-  void Send(int status, HttpFields fields, std::string body) override { *sent_ = {status, std::move(fields), std::move(body), true}; }
-  void Begin(int status, HttpFields fields) override { *sent_ = {status, std::move(fields), "", false}; }
-  void Write(std::string part) override { sent_->body += part; }
-  void End() override { sent_->ended = true; }
-  void OnClosed(std::function<void()>) override {}
-
- private:
-  Sent* sent_;
-};
 
 class CompletionAnswerTest : public ::testing::Test {
  protected:
@@ -49,25 +30,15 @@ class CompletionAnswerTest : public ::testing::Test {
     event.completion_tokens = 1;
     return event;
   }
-  std::vector<json> Events() const {
-    std::vector<json> events;
-    for (size_t at = 0; at < sent_.body.size();) {
-      const size_t end = sent_.body.find("\n\n", at);
-      const std::string line = sent_.body.substr(at, end - at);
-      if (line.starts_with("data: {")) events.push_back(json::parse(line.substr(6)));
-      at = end + 2;
-    }
-    return events;
-  }
-
   const std::unique_ptr<Tokenizer> tokenizer_ = *Tokenizer::Create(oscar::testing::TinyBytePairMetadata());
   const CacheReport report_{*ParseKvMethod("bf16"), {}, {}};
-  Sent sent_;
+  SentAnswer sent_;
 };
 
 TEST_F(CompletionAnswerTest, ASilentStreamBeginsAfterTenSecondsAndPingsAfterFifteen) {
   CompletionCall call;
-  call.chat = call.stream = true;
+  call.kind = CallKind::kChat;
+  call.stream = true;
   const auto answer = Make(call);
   const auto start = CompletionAnswer::Clock::now();
   EXPECT_TRUE(answer->Tick(start + std::chrono::seconds(9)));
@@ -86,14 +57,15 @@ TEST_F(CompletionAnswerTest, ASilentStreamBeginsAfterTenSecondsAndPingsAfterFift
 
 TEST_F(CompletionAnswerTest, AnErrorBeforeTheHeadIsAStatusAndBehindItAnEvent) {
   CompletionCall call;
-  call.chat = call.stream = true;
+  call.kind = CallKind::kChat;
+  call.stream = true;
   Make(call)->Fail(FromStatus({StatusCode::kResourceExhausted, "full"}));
   EXPECT_EQ(sent_.status, 429);
   const auto answer = Make(call);
   answer->Add(0, Event("a"));
   answer->Fail(FromStatus({StatusCode::kNonFinite, "bad"}));
   EXPECT_EQ(sent_.status, 200);
-  EXPECT_EQ(Events().back()["error"]["code"], "numeric_error");
+  EXPECT_EQ(json::parse(sent_.Events().back())["error"]["code"], "numeric_error");
   EXPECT_TRUE(sent_.body.ends_with("data: [DONE]\n\n"));
   answer->Add(0, Event("late"));
   EXPECT_THAT(sent_.body, ::testing::Not(HasSubstr("late")));
@@ -102,7 +74,7 @@ TEST_F(CompletionAnswerTest, AnErrorBeforeTheHeadIsAStatusAndBehindItAnEvent) {
 TEST_F(CompletionAnswerTest, ReasoningAndCallsGoWhereTheyBelongInStreamsAndBodies) {
   const std::vector<std::string> pieces = {"<thi", "nk>hm</think>\n\n", "Let me.\n<tool", "_call>\n{\"name\": \"f\", \"argu", "ments\": {\"a\"", ": 1}}\n</tool_call>"};
   CompletionCall call;
-  call.chat = true;
+  call.kind = CallKind::kChat;
   call.parser = {.tools = true, .format = ToolFormat::kHermes, .reasoning = true};
   const auto feed = [&](CompletionAnswer& answer) {
     for (size_t i = 0; i < pieces.size(); ++i) answer.Add(0, Event(pieces[i], i + 1 == pieces.size() ? std::optional(FinishReason::kEndToken) : std::nullopt));
@@ -116,7 +88,8 @@ TEST_F(CompletionAnswerTest, ReasoningAndCallsGoWhereTheyBelongInStreamsAndBodie
   call.stream = true;
   feed(*Make(call));
   std::string content, reasoning, name, arguments, finish;
-  for (const json& event : Events()) {
+  for (const std::string& text : sent_.Events()) {
+    const json event = json::parse(text);
     const json& delta = event["choices"][0]["delta"];
     EXPECT_LE(delta.size(), 2u);
     content += delta.value("content", "");

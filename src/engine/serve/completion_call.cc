@@ -7,6 +7,7 @@
 #include <random>
 #include <utility>
 
+#include "src/engine/serve/call_grammar.h"
 #include "src/engine/serve/chat_prompt.h"
 #include "src/engine/serve/request_fields.h"
 #include "src/engine/serve/sampling_fields.h"
@@ -19,7 +20,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr int kMostChoices = 16;
-constexpr size_t kMostPrompts = 64;
+constexpr size_t kMostPrompts = 64, kMostTokens = 4'194'304;
 constexpr int kMaxDepth = 64;
 
 // Levels of lists and objects of a JSON text.
@@ -81,7 +82,7 @@ Prompts TextPrompts(RequestFields& fields, const Engine& engine) {
   return prompts;
 }
 
-// Chat: `logprobs` is a bool and `top_logprobs` a number. Completions: `logprobs` is the number; with `echo` the prompt counts too.
+// Chat: `logprobs` is a bool and `top_logprobs` a number. Elsewhere `logprobs` is the number; with `echo` the prompt counts too.
 void ReadScores(RequestFields& fields, CompletionCall* call) {
   constexpr int64_t kMostScores = 20;
   const auto number = [&](const char* name) -> std::optional<int> {
@@ -89,9 +90,9 @@ void ReadScores(RequestFields& fields, CompletionCall* call) {
     return count ? std::optional<int>(static_cast<int>(*count)) : std::nullopt;
   };
   call->prompt_scores = number("prompt_logprobs");
-  if (!call->chat) {
+  if (call->kind != CallKind::kChat) {
     call->scores = number("logprobs");
-    call->echo = fields.Bool("echo").value_or(false);
+    if (call->kind == CallKind::kText) call->echo = fields.Bool("echo").value_or(false);
     return;
   }
   const bool wanted = fields.Bool("logprobs").value_or(false);
@@ -112,9 +113,9 @@ int ReadLength(RequestFields& fields, const CompletionCall& call, int context, i
   }
   if (!fields.ok()) return 0;
   const std::optional<int64_t> wanted = newer ? newer : older;
-  const int64_t most = wanted ? *wanted : call.chat ? context - prompt : std::min<int64_t>(16, context - prompt);
+  const int64_t most = wanted ? *wanted : call.kind == CallKind::kChat ? context - prompt : std::min<int64_t>(16, context - prompt);
   if (most >= least && prompt + most <= context) return static_cast<int>(most);
-  ApiError error = ApiError::Invalid("context_length_exceeded", call.chat ? "messages" : "prompt",
+  ApiError error = ApiError::Invalid("context_length_exceeded", call.kind == CallKind::kChat ? "messages" : call.kind == CallKind::kText ? "prompt" : "token_ids",
                                      fmt::format("the prompt has {} tokens and the answer {}; the context holds {}", prompt,
                                                  wanted ? fmt::format("up to {}", *wanted) : "needs at least one", context));
   error.extras = {{"n_prompt_tokens", prompt}, {"n_max_tokens", std::max<int64_t>(1, wanted.value_or(1))}, {"max_model_len", context}};
@@ -139,6 +140,12 @@ void ReadStreaming(RequestFields& fields, CompletionCall* call) {
   }
 }
 
+// Before whom it goes, and with whom it shares prefixes.
+void ReadPlace(RequestFields& fields, CompletionCall* call) {
+  call->priority = static_cast<int>(fields.Integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()).value_or(0));
+  call->cache_salt = fields.Text("cache_salt").value_or("");
+}
+
 // What is said of the answer beside it; and what is known and has no effect, or is not offered.
 void ReadRest(RequestFields& fields, CompletionCall* call) {
   call->token_ids = fields.Bool("return_token_ids").value_or(false);
@@ -152,8 +159,6 @@ void ReadRest(RequestFields& fields, CompletionCall* call) {
   fields.Ignore({"user", "metadata", "service_tier", "safety_identifier", "verbosity", "prompt_cache_key", "prompt_cache_retention"});
   fields.Refuse({"store", "functions", "function_call", "audio", "prediction", "suffix", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
                  "thinking_token_budget", "return_progress", "web_search_options", "use_beam_search"});
-  call->priority = static_cast<int>(fields.Integer("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max()).value_or(0));
-  call->cache_salt = fields.Text("cache_salt").value_or("");
   const json* modalities = fields.Array("modalities");
   if (modalities != nullptr && *modalities != json::array({"text"})) {
     fields.Fail(ApiError::Invalid("unsupported_parameter", "modalities", "modalities: only text is supported"));
@@ -172,7 +177,8 @@ Prompts ReadChat(RequestFields& fields, const ordered_json& body, const ServedMo
     fields.Fail(ApiError::Invalid("unsupported_parameter", "tools", "tools: the way in which this model writes calls is not known here"));
   }
   ChatPrompt prompt = ReadChatPrompt(fields, body, model.engine, model.format, demand->tools);
-  demand->parser = {uses_tools, model.format.tools, model.format.reasoning && !prompt.reasoning_open, prompt.reasoning_open};
+  demand->parser = {uses_tools, model.format.tools, model.format.reasoning && !prompt.reasoning_open, prompt.reasoning_open,
+                    uses_tools ? TextParametersOf(demand->tools) : nullptr, model.format.call_ids};
   return {std::move(prompt.tokens)};
 }
 
@@ -198,50 +204,106 @@ void AddRequests(RequestFields& fields, const Prompts& prompts, const AnswerPara
     request.deadline_seconds = call->deadline_seconds;
     for (int k = 0; k < call->choices; ++k) {
       request.is_further_choice = k > 0;
-      request.answer.sampling.choice = static_cast<uint32_t>(call->requests.size());
+      request.answer.sampling.choice = static_cast<uint32_t>(call->first_choice) + static_cast<uint32_t>(call->requests.size());
       call->requests.push_back(request);
     }
   }
 }
 
+Prompts TokenPrompt(RequestFields& fields, int vocab_size) {
+  const json* list = fields.Array("token_ids");
+  if (fields.ok() && (list == nullptr || list->empty())) {
+    fields.Fail(ApiError::Invalid("missing_required_parameter", "token_ids", "token_ids: is required, one id at least"));
+  }
+  return {fields.Tokens("token_ids", kMostTokens, vocab_size)};
+}
+
+// What a call is made of, on its way from body to requests.
+struct Reading {
+  RequestFields& fields;
+  const ordered_json& body;  // schemas and tools keep the order in which their members were written
+  const ServedModel& model;
+  CompletionCall call;
+  AnswerParams answer;
+  AnswerDemand demand;
+};
+
+// token_ids and sampling_params, which has all that is said of the answer.
+void ReadTokenCall(Reading& reading) {
+  auto& [fields, body, model, call, answer, demand] = reading;
+  const json nothing = json::object();
+  const ordered_json ordered_nothing = ordered_json::object();
+  const json* given = fields.Object("sampling_params");
+  call.request_id = fields.Text("request_id").value_or("");
+  if (!call.request_id.empty() && !IsHarmlessName(call.request_id)) {
+    fields.Fail(ApiError::Invalid("invalid_value", "request_id", "request_id: must be 1 to 64 letters, digits, '_', '.' and '-'"));
+  }
+  ReadStreaming(fields, &call);
+  ReadPlace(fields, &call);
+  const Prompts prompts = TokenPrompt(fields, model.engine.tokenizer().vocab_size());
+  if (!fields.ok()) return;
+  RequestFields params(given == nullptr ? nothing : *given, "sampling_params.");
+  ReadSampling(params, model.engine.tokenizer().vocab_size(), &answer);
+  ReadScores(params, &call);
+  call.choices = static_cast<int>(params.Integer("n", 1, kMostChoices).value_or(1));
+  call.first_choice = static_cast<int>(params.Integer("choice", 0, kMostChoices * static_cast<int64_t>(kMostPrompts)).value_or(0));
+  demand.constraint = ReadConstraint(params, given == nullptr ? ordered_nothing : body["sampling_params"]);
+  if (params.ok()) AddRequests(params, prompts, answer, model.context, &call);
+  if (!params.ok()) return fields.Fail(params.error());
+  call.ignored_fields = fields.Unknown();
+  for (const std::string& name : params.Unknown()) {
+    if (std::string whole = "sampling_params." + name; call.ignored_fields.size() < 16 && IsHarmlessName(whole)) call.ignored_fields.push_back(std::move(whole));
+  }
+}
+
+void ReadTextCall(Reading& reading) {
+  auto& [fields, body, model, call, answer, demand] = reading;
+  ReadStreaming(fields, &call);
+  ReadSampling(fields, model.engine.tokenizer().vocab_size(), &answer);
+  ReadScores(fields, &call);
+  call.choices = static_cast<int>(fields.Integer("n", 1, kMostChoices).value_or(1));
+  ReadPlace(fields, &call);
+  ReadRest(fields, &call);
+  if (!fields.ok()) return;
+  Prompts prompts;
+  if (call.kind == CallKind::kChat) {
+    prompts = ReadChat(fields, body, model, &demand);
+  } else {
+    demand.constraint = ReadConstraint(fields, body);
+    prompts = TextPrompts(fields, model.engine);
+  }
+  AddRequests(fields, prompts, answer, model.context, &call);
+  call.ignored_fields = fields.Unknown();
+}
+
 }  // namespace
 
-std::variant<CompletionCall, ApiError> ParseCompletionCall(bool chat, std::string_view body, const ServedModel& model, AnswerGrammars& grammars) {
+std::variant<CompletionCall, ApiError> ParseCompletionCall(CallKind kind, std::string_view body, const ServedModel& model, AnswerGrammars& grammars) {
   if (Depth(body) > kMaxDepth) return ApiError::Invalid("invalid_json", "", fmt::format("the body is nested more than {} deep", kMaxDepth));
   const auto parsed = io::ParseJson(body);
   if (!parsed.ok()) return ApiError::Invalid("invalid_json", "", "the body is no JSON: " + parsed.status().message());
   if (!parsed->is_object()) return ApiError::Invalid("invalid_type", "", "the body must be a JSON object");
   RequestFields fields(*parsed);
-  CompletionCall call;
-  call.chat = chat;
   const std::string name = fields.Text("model").value_or("");
   if (fields.ok() && !name.empty() && name != model.id) {
     return ApiError{404, "invalid_request_error", "model_not_found", "model", "no model \"" + Quoted(name) + "\"; there is " + model.id, {}};
   }
-  // Schemas and tools keep the order in which their members were written.
   const ordered_json ordered = ordered_json::parse(body);
-  AnswerParams answer;
-  AnswerDemand demand;
-  ReadStreaming(fields, &call);
-  ReadSampling(fields, model.engine.tokenizer().vocab_size(), &answer);
-  ReadScores(fields, &call);
-  call.choices = static_cast<int>(fields.Integer("n", 1, kMostChoices).value_or(1));
-  ReadRest(fields, &call);
-  if (!fields.ok()) return fields.error();
-  Prompts prompts;
-  if (chat) {
-    prompts = ReadChat(fields, ordered, model, &demand);
-  } else {
-    demand.constraint = ReadConstraint(fields, ordered);
-    prompts = TextPrompts(fields, model.engine);
-  }
-  AddRequests(fields, prompts, answer, model.context, &call);
-  call.ignored_fields = fields.Unknown();
+  Reading reading{fields, ordered, model, {}, {}, {}};
+  reading.call.kind = kind;
+  kind == CallKind::kTokens ? ReadTokenCall(reading) : ReadTextCall(reading);
+  CompletionCall& call = reading.call;
+  const AnswerDemand& demand = reading.demand;
   if (fields.ok() && model.strict_fields && !call.ignored_fields.empty()) {
     fields.Fail(ApiError::Invalid("unknown_parameter", call.ignored_fields[0], call.ignored_fields[0] + ": is not known"));
   }
   if (!fields.ok()) return fields.error();
   call.parser = demand.parser;
+  if (demand.parser.tools || demand.parser.reasoning || demand.parser.reasoning_open) {
+    for (GenerationRequest& request : call.requests) request.answer.shown_tokens = model.marker_tokens;
+  } else {
+    call.structured_outputs = ConstraintJson(demand.constraint);
+  }
   if (!demand.demands_nothing()) {
     auto made = grammars.For(demand);
     if (const auto* error = std::get_if<ApiError>(&made)) return *error;
@@ -251,7 +313,7 @@ std::variant<CompletionCall, ApiError> ParseCompletionCall(bool chat, std::strin
       if (call.ignored_fields.size() < 16 && IsHarmlessName(keyword)) call.ignored_fields.push_back(std::move(keyword));
     }
   }
-  return call;
+  return std::move(call);
 }
 
 }  // namespace oscar::engine

@@ -12,6 +12,7 @@
 #include "src/engine/serve/json_response.h"
 #include "src/engine/serve/random_id.h"
 #include "src/engine/serve/sampling_fields.h"
+#include "src/engine/serve/token_answer.h"
 
 namespace oscar::engine {
 namespace {
@@ -36,12 +37,18 @@ void CompletionRoutes::SetTenant(const Caller& caller, GenerationRequest* reques
   if (apart_) request->space = caller.key->tenant + '\n' + request->space;
 }
 
-void CompletionRoutes::Complete(ModelService& service, bool chat, const HttpRequest& request, HttpFields fields,
+void CompletionRoutes::Complete(ModelService& service, CallKind kind, const HttpRequest& request, HttpFields fields,
                                 const std::shared_ptr<ObservedResponder>& responder, const Caller& caller) {
-  auto parsed = ParseCompletionCall(chat, request.body, service.served(), service.grammars());
+  auto parsed = ParseCompletionCall(kind, request.body, service.served(), service.grammars());
   if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(*responder, std::move(fields), *error);
   auto& call = std::get<CompletionCall>(parsed);
   NameIgnored(call, &fields);
+  if (kind == CallKind::kTokens) {
+    const Caller named{call.request_id.empty() ? caller.id : call.request_id, caller.key};
+    const auto answer = std::make_shared<TokenAnswer>(call, service.engine().tokenizer(), named.id, std::move(fields), responder);
+    return Submit(service, call, answer, responder, named);
+  }
+  const bool chat = kind == CallKind::kChat;
   const int64_t now = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
   const auto answer = std::make_shared<CompletionAnswer>(
       call, CompletionAnswer::Model{service.engine().tokenizer(), service.cache_report(), &service.bad_calls},
@@ -49,7 +56,7 @@ void CompletionRoutes::Complete(ModelService& service, bool chat, const HttpRequ
   Submit(service, call, answer, responder, caller);
 }
 
-void CompletionRoutes::Submit(ModelService& service, CompletionCall& call, const std::shared_ptr<CompletionAnswer>& answer,
+void CompletionRoutes::Submit(ModelService& service, CompletionCall& call, const std::shared_ptr<StreamedAnswer>& answer,
                               const std::shared_ptr<ObservedResponder>& responder, const Caller& caller) {
   std::shared_ptr<KeyLimits::Lease> lease;
   if (caller.key != nullptr) {
@@ -94,8 +101,8 @@ void CompletionRoutes::Submit(ModelService& service, CompletionCall& call, const
   });
 }
 
-void CompletionRoutes::Render(ModelService& service, bool chat, const HttpRequest& request, HttpFields fields, HttpResponder& responder, const Caller& caller) {
-  const auto parsed = ParseCompletionCall(chat, request.body, service.served(), service.grammars());
+void CompletionRoutes::Render(ModelService& service, CallKind kind, const HttpRequest& request, HttpFields fields, HttpResponder& responder, const Caller& caller) {
+  const auto parsed = ParseCompletionCall(kind, request.body, service.served(), service.grammars());
   if (const auto* error = std::get_if<ApiError>(&parsed)) return SendError(responder, std::move(fields), *error);
   const auto& call = std::get<CompletionCall>(parsed);
   NameIgnored(call, &fields);
@@ -105,9 +112,12 @@ void CompletionRoutes::Render(ModelService& service, bool chat, const HttpReques
     ordered_json sampling = SamplingJson(one.answer);
     sampling["n"] = call.choices;
     if (call.scores) sampling["logprobs"] = *call.scores;
+    if (call.prompt_scores) sampling["prompt_logprobs"] = *call.prompt_scores;
+    if (one.answer.sampling.choice > 0) sampling["choice"] = one.answer.sampling.choice;
+    if (!call.structured_outputs.empty()) sampling["structured_outputs"] = ordered_json::parse(call.structured_outputs);
     prompts.push_back({{"request_id", caller.id}, {"model", service.model_id()}, {"token_ids", one.prompt}, {"sampling_params", std::move(sampling)}});
   }
-  SendJson(responder, 200, std::move(fields), JsonText(chat ? prompts.at(0) : prompts));
+  SendJson(responder, 200, std::move(fields), JsonText(kind == CallKind::kChat ? prompts.at(0) : prompts));
 }
 
 void CompletionRoutes::HealthGenerate(ModelService& service, HttpFields fields, const std::shared_ptr<ObservedResponder>& responder) {

@@ -33,9 +33,9 @@ class CompletionRoutes {
   CompletionRoutes(boost::asio::thread_pool& workers, const KeyLimitOptions& limits, bool apart) : workers_(workers), key_limits_(limits), apart_(apart) {}
 
   // All answer through the responder; Complete and Render are for a worker's thread.
-  void Complete(ModelService& service, bool chat, const HttpRequest& request, HttpFields fields, const std::shared_ptr<ObservedResponder>& responder,
+  void Complete(ModelService& service, CallKind kind, const HttpRequest& request, HttpFields fields, const std::shared_ptr<ObservedResponder>& responder,
                 const Caller& caller);
-  void Render(ModelService& service, bool chat, const HttpRequest& request, HttpFields fields, HttpResponder& responder, const Caller& caller);
+  void Render(ModelService& service, CallKind kind, const HttpRequest& request, HttpFields fields, HttpResponder& responder, const Caller& caller);
   void HealthGenerate(ModelService& service, HttpFields fields, const std::shared_ptr<ObservedResponder>& responder);
   // Ends the requests with this id, or all when it is empty; gives how many sequences were told.
   int Abort(ModelService& service, const std::string& id);
@@ -44,7 +44,7 @@ class CompletionRoutes {
  private:
   // Whose share of the machine a request uses, and whose prefixes it sees.
   void SetTenant(const Caller& caller, GenerationRequest* request) const;
-  void Submit(ModelService& service, CompletionCall& call, const std::shared_ptr<CompletionAnswer>& answer, const std::shared_ptr<ObservedResponder>& responder,
+  void Submit(ModelService& service, CompletionCall& call, const std::shared_ptr<StreamedAnswer>& answer, const std::shared_ptr<ObservedResponder>& responder,
               const Caller& caller);
 
   boost::asio::thread_pool& workers_;

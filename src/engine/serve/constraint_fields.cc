@@ -14,7 +14,8 @@ using json = nlohmann::ordered_json;
 constexpr size_t kMostBytes = 65'536, kMostChoices = 1024;
 
 void Fail(RequestFields& fields, const char* code, const std::string& param, const std::string& what) {
-  fields.Fail(ApiError::Invalid(code, param, param + ": " + what));
+  const std::string path = fields.path() + param;
+  fields.Fail(ApiError::Invalid(code, path, path + ": " + what));
 }
 
 void ReadFormat(RequestFields& fields, const json& format, Constraint* constraint) {
@@ -51,6 +52,8 @@ void ReadStructured(RequestFields& fields, const json& outputs, Constraint* cons
     } else if (name == "json" && text && io::ParseJson(value.get<std::string>()).ok()) {
       constraint->kind = Constraint::Kind::kSchema;
       constraint->text = value.get<std::string>();
+    } else if (name == "json_object" && value == json(true)) {
+      constraint->kind = Constraint::Kind::kObject;
     } else if ((name == "regex" || name == "grammar") && text) {
       constraint->kind = name == "regex" ? Constraint::Kind::kRegex : Constraint::Kind::kEbnf;
       constraint->text = value.get<std::string>();
@@ -61,13 +64,13 @@ void ReadStructured(RequestFields& fields, const json& outputs, Constraint* cons
         constraint->choices.push_back(choice.get<std::string>());
         constraint->text += choice.get<std::string>();
       }
-    } else if (name == "json" || name == "regex" || name == "grammar" || name == "choice") {
+    } else if (name == "json" || name == "json_object" || name == "regex" || name == "grammar" || name == "choice") {
       return Fail(fields, "invalid_type", constraint->param, "has the wrong type");
     } else {
       return Fail(fields, "unsupported_parameter", "structured_outputs." + Quoted(name), "is not supported");
     }
   }
-  if (given != 1) Fail(fields, "invalid_value", "structured_outputs", "must have exactly one of json, regex, choice, grammar");
+  if (given != 1) Fail(fields, "invalid_value", "structured_outputs", "must have exactly one of json, json_object, regex, choice, grammar");
 }
 
 }  // namespace
@@ -85,7 +88,20 @@ Constraint ReadConstraint(RequestFields& fields, const json& body) {
   if (constraint.text.size() > kMostBytes) {
     Fail(fields, "schema_too_complex", constraint.param, fmt::format("{} bytes, at most {}", constraint.text.size(), kMostBytes));
   }
+  constraint.param = fields.path() + constraint.param;
   return constraint;
+}
+
+std::string ConstraintJson(const Constraint& constraint) {
+  switch (constraint.kind) {
+    case Constraint::Kind::kNone: break;
+    case Constraint::Kind::kObject: return json({{"json_object", true}}).dump();
+    case Constraint::Kind::kSchema: return json({{"json", json::parse(constraint.text)}}).dump();
+    case Constraint::Kind::kRegex: return json({{"regex", constraint.text}}).dump();
+    case Constraint::Kind::kChoice: return json({{"choice", constraint.choices}}).dump();
+    case Constraint::Kind::kEbnf: return json({{"grammar", constraint.text}}).dump();
+  }
+  return "";
 }
 
 }  // namespace oscar::engine

@@ -21,4 +21,7 @@ struct Constraint {
 // `body`: the request with its members in order.
 Constraint ReadConstraint(RequestFields& fields, const nlohmann::ordered_json& body);
 
+// `structured_outputs` that says the same; empty for kNone.
+std::string ConstraintJson(const Constraint& constraint);
+
 }  // namespace oscar::engine

@@ -36,13 +36,14 @@ Result<std::unique_ptr<ModelService>> ModelService::Start(Engine& engine, const 
   OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Scheduler> scheduler, Scheduler::Start(engine, setup, options.scheduler));
   OSCAR_ASSIGN_OR_RETURN(const std::string chat_template, engine.model().metadata().StringOr("tokenizer.chat_template", ""));
   const std::string id = options.model_id.empty() ? engine.model_path().stem().string() : options.model_id;
-  ServedModel served{engine, id, scheduler->context(), DetectAnswerFormat(chat_template), options.strict_fields};
+  const AnswerFormat format = DetectAnswerFormat(chat_template);
+  ServedModel served{engine, id, scheduler->context(), format, MarkerTokens(engine.tokenizer(), format), options.strict_fields};
   return std::unique_ptr<ModelService>(new ModelService(engine, setup, std::move(scheduler), std::move(served)));
 }
 
 ModelService::ModelService(Engine& engine, const KvSetup& setup, std::unique_ptr<Scheduler> scheduler, ServedModel served)
     : engine_(engine), scheduler_(std::move(scheduler)), served_(std::move(served)),
-      cache_report_(scheduler_->method(), scheduler_->cache().config(), scheduler_->snapshot().kv), grammars_(engine.tokenizer()),
+      cache_report_(scheduler_->method(), scheduler_->cache().config(), scheduler_->snapshot().kv), grammars_(engine.tokenizer(), served_.marker_tokens),
       fingerprint_(FingerprintOf(engine, setup)), started_(SecondsSince1970()) {
   ordered_json description = ordered_json::parse(OpenApiDescription());
   description["components"]["schemas"]["TokenId"]["maximum"] = engine.tokenizer().vocab_size() - 1;

@@ -43,6 +43,7 @@ class RequestFields {
   // Known, and not offered: an error unless absent, null, or (for bools) false.
   void Refuse(std::initializer_list<const char*> names);
 
+  const std::string& path() const { return path_; }
   void Fail(ApiError error);
   bool ok() const { return !error_.has_value(); }
   const ApiError& error() const { return *error_; }  // precondition: not ok()

@@ -24,6 +24,7 @@ constexpr Route kRoutes[] = {
     {"/openapi.json", "GET", RouteKind::kDescription},
     {"/v1/chat/completions", "POST", RouteKind::kCompletion},
     {"/v1/completions", "POST", RouteKind::kCompletion},
+    {"/inference/v1/generate", "POST", RouteKind::kCompletion},
     {"/v1/chat/completions/render", "POST", RouteKind::kRender},
     {"/v1/completions/render", "POST", RouteKind::kRender},
     {"/tokenize", "POST", RouteKind::kTokens},

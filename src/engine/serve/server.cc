@@ -175,12 +175,12 @@ class ServerImpl final : public Server {
     }
     // Parsing, template, tokens and grammars take milliseconds.
     boost::asio::post(workers_, [this, service, kind = route.kind, path, request = std::move(request), fields = std::move(fields), responder, caller]() mutable {
-      const bool chat = path.starts_with("/v1/chat");
+      const CallKind call = path.starts_with("/v1/chat") ? CallKind::kChat : path.starts_with("/inference") ? CallKind::kTokens : CallKind::kText;
       if (kind == RouteKind::kTokens) return Tokens(*service, path, request, std::move(fields), *responder);
-      if (kind == RouteKind::kRender) return completions_.Render(*service, chat, request, std::move(fields), *responder, caller);
+      if (kind == RouteKind::kRender) return completions_.Render(*service, call, request, std::move(fields), *responder, caller);
       if (draining_) return SendError(*responder, std::move(fields), Unavailable("draining", "the server is shutting down", 5));
       if (Stalled(*service)) return SendError(*responder, std::move(fields), Unavailable("engine_stalled", "no step has begun for too long", 5));
-      completions_.Complete(*service, chat, request, std::move(fields), responder, caller);
+      completions_.Complete(*service, call, request, std::move(fields), responder, caller);
     });
   }
 

@@ -12,10 +12,15 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// None of ids behind the tokenizer's: rows of the output layer that no text belongs to.
+std::string BytesOf(const Tokenizer& tokenizer, int32_t token, bool render_special) {
+  return token < tokenizer.vocab_size() ? tokenizer.TokenBytes(token, render_special) : std::string();
+}
+
 bool IsText(const std::string& bytes) { return ValidUtf8Prefix(bytes) == bytes.size(); }
 
 ordered_json ChatEntry(const Tokenizer& tokenizer, const TokenProbability& scored) {
-  const std::string bytes = tokenizer.TokenBytes(scored.token, /*render_special=*/true);
+  const std::string bytes = BytesOf(tokenizer, scored.token, /*render_special=*/true);
   ordered_json numbers = ordered_json::array();
   for (const char byte : bytes) numbers.push_back(static_cast<uint8_t>(byte));
   return {{"token", TokenText(tokenizer, scored.token)}, {"logprob", PrintableScore(scored.log_probability)}, {"bytes", std::move(numbers)}};
@@ -26,7 +31,7 @@ ordered_json ChatEntry(const Tokenizer& tokenizer, const TokenProbability& score
 double PrintableScore(double log_probability) { return std::isfinite(log_probability) ? log_probability : -9999.0; }
 
 std::string TokenText(const Tokenizer& tokenizer, int32_t token) {
-  const std::string bytes = tokenizer.TokenBytes(token, /*render_special=*/true);
+  const std::string bytes = BytesOf(tokenizer, token, /*render_special=*/true);
   if (IsText(bytes)) return bytes;
   std::string text = "bytes:";
   for (const char byte : bytes) {
@@ -48,9 +53,23 @@ ordered_json ChatScores(const Tokenizer& tokenizer, std::span<const TokenScore> 
   return content;
 }
 
+ordered_json PromptScores(const Tokenizer& tokenizer, std::span<const TokenScore> scores, int top) {
+  ordered_json entries = ordered_json::array({nullptr});
+  for (const TokenScore& score : scores) {
+    ordered_json entry = ordered_json::object();
+    const auto add = [&](const TokenProbability& scored, int rank) {
+      entry[std::to_string(scored.token)] = {{"logprob", PrintableScore(scored.log_probability)}, {"rank", rank}, {"decoded_token", TokenText(tokenizer, scored.token)}};
+    };
+    for (int i = 0; i < std::min<int>(top, static_cast<int>(score.top.size())); ++i) add(score.top[static_cast<size_t>(i)], i + 1);
+    if (!entry.contains(std::to_string(score.token.token))) add(score.token, score.rank);
+    entries.push_back(std::move(entry));
+  }
+  return entries;
+}
+
 void CompletionScores::AddUnscored(int32_t token) {
   entries_.push_back({token, false, {}, offset_});
-  for (const char byte : tokenizer_.TokenBytes(token)) offset_ += (static_cast<uint8_t>(byte) & 0xC0) != 0x80;
+  for (const char byte : BytesOf(tokenizer_, token, /*render_special=*/false)) offset_ += (static_cast<uint8_t>(byte) & 0xC0) != 0x80;
 }
 
 void CompletionScores::Add(const TokenScore& score) {

@@ -21,6 +21,9 @@ double PrintableScore(double log_probability);
 // Entries of logprobs.content of a chat answer: token, logprob, bytes, and `top` of the likeliest as top_logprobs.
 nlohmann::ordered_json ChatScores(const Tokenizer& tokenizer, std::span<const TokenScore> scores, int top);
 
+// prompt_logprobs: one entry per token of the prompt, the first null, the others with the `top` likeliest and the token itself by their ids.
+nlohmann::ordered_json PromptScores(const Tokenizer& tokenizer, std::span<const TokenScore> scores, int top);
+
 // The four arrays of a text completion, grown as the tokens come. Offsets count Unicode code points.
 class CompletionScores {
  public:

@@ -1,20 +1,23 @@
 #include "src/engine/text/stream_decoder.h"
 
+#include <algorithm>
 #include <span>
+#include <utility>
 
 #include "src/engine/text/utf8.h"
 
 namespace oscar::engine {
 
-StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool render_special)
-    : tokenizer_(tokenizer), render_special_(render_special) {}
+StreamDecoder::StreamDecoder(const Tokenizer& tokenizer, bool render_special, std::vector<int32_t> shown)
+    : tokenizer_(tokenizer), render_special_(render_special), shown_(std::move(shown)) {}
 
 std::string StreamDecoder::Push(int32_t token) {
-  const std::string bytes = tokenizer_.TokenBytes(token, render_special_);
+  const bool render_special = render_special_ || std::ranges::find(shown_, token) != shown_.end();
+  const std::string bytes = tokenizer_.TokenBytes(token, render_special);
   // Decode() knows whether the text's first space is one that encoding put there. Tokens without
   // text come before it.
   pending_ +=
-      first_ && !bytes.empty() ? tokenizer_.Decode(std::span(&token, 1), render_special_) : bytes;
+      first_ && !bytes.empty() ? tokenizer_.Decode(std::span(&token, 1), render_special) : bytes;
   first_ = first_ && bytes.empty();
   std::string text;
   std::string_view rest = pending_;

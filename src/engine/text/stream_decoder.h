@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "src/engine/text/tokenizer.h"
 
@@ -11,7 +12,8 @@ namespace oscar::engine {
 
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer, bool render_special = false);
+  // shown: control tokens that appear as their text, whatever render_special says of the others.
+  explicit StreamDecoder(const Tokenizer& tokenizer, bool render_special = false, std::vector<int32_t> shown = {});
   // Text that became complete with this token; may be empty.
   std::string Push(int32_t token);
   // What is left over, as valid UTF-8: nothing, or U+FFFD. The next Push() begins another text.
@@ -20,6 +22,7 @@ class StreamDecoder {
  private:
   const Tokenizer& tokenizer_;
   bool render_special_;
+  std::vector<int32_t> shown_;
   bool first_ = true;
   std::string pending_;
 };

@@ -18,8 +18,13 @@ AnswerFormat DetectAnswerFormat(std::string_view source) {
   format.reasoning = Has(source, "<think>");
   format.template_has_tools = Has(source, "tools");
   if (!format.template_has_tools) return format;
-  if (Has(source, "<function=") || Has(source, "<arg_key>") || Has(source, "[TOOL_CALLS]")) {
-    format.tools = ToolFormat::kUnknown;
+  format.call_ids = Has(source, "[CALL_ID]");
+  if (Has(source, "<function=")) {
+    format.tools = ToolFormat::kQwenCoder;
+  } else if (Has(source, "<arg_key>")) {
+    format.tools = ToolFormat::kGlm;
+  } else if (Has(source, "[TOOL_CALLS]")) {
+    format.tools = Has(source, "[ARGS]") ? ToolFormat::kMistralNamed : ToolFormat::kMistral;
   } else if (Has(source, "<tool_call>")) {
     format.tools = ToolFormat::kHermes;
   } else if (Has(source, "\"parameters\"") && Has(source, "ipython")) {
@@ -28,6 +33,35 @@ AnswerFormat DetectAnswerFormat(std::string_view source) {
     format.tools = ToolFormat::kUnknown;
   }
   return format;
+}
+
+std::string_view CallMarker(ToolFormat format) {
+  switch (format) {
+    case ToolFormat::kHermes:
+    case ToolFormat::kQwenCoder:
+    case ToolFormat::kGlm: return "<tool_call>";
+    case ToolFormat::kMistral:
+    case ToolFormat::kMistralNamed: return "[TOOL_CALLS]";
+    case ToolFormat::kLlama3:
+    case ToolFormat::kUnknown: break;
+  }
+  return "";
+}
+
+std::vector<int32_t> MarkerTokens(const Tokenizer& tokenizer, const AnswerFormat& format) {
+  std::vector<std::string_view> markers;
+  if (format.reasoning) markers = {"<think>", "</think>"};
+  const std::string_view call = CallMarker(format.tools);
+  if (format.template_has_tools && call == "<tool_call>") {
+    markers.insert(markers.end(), {call, "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"});
+  } else if (format.template_has_tools && !call.empty()) {
+    markers.insert(markers.end(), {call, "[CALL_ID]", "[ARGS]"});
+  }
+  std::vector<int32_t> tokens;
+  for (const std::string_view marker : markers) {
+    if (const int32_t token = tokenizer.FindControl(marker); token >= 0) tokens.push_back(token);
+  }
+  return tokens;
 }
 
 bool OpensReasoning(std::string_view prompt) {

@@ -1,6 +1,7 @@
 // AnswerFormat: how a family of models writes tool calls and its reasoning, read off its chat template (serving.md 8).
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
@@ -8,20 +9,35 @@
 
 #include "oscar/result.h"
 #include "src/engine/text/chat/message.h"
+#include "src/engine/text/tokenizer.h"
 
 namespace oscar::engine {
 
-// kHermes: <tool_call>\n{"name": ..., "arguments": ...}\n</tool_call> (Qwen and others); kLlama3: the whole answer is
-// {"name": ..., "parameters": ...}; kUnknown: the template has tools in a way that is not known here.
-enum class ToolFormat { kHermes, kLlama3, kUnknown };
+// How a call is written:
+//   kHermes        <tool_call>\n{"name": ..., "arguments": ...}\n</tool_call> (Qwen and others)
+//   kQwenCoder     <tool_call>\n<function=NAME>\n<parameter=KEY>\nVALUE\n</parameter>\n</function>\n</tool_call> (Qwen3-Coder)
+//   kGlm           <tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call> (GLM from 4.5 on)
+//   kMistral       [TOOL_CALLS] [{"name": ..., "arguments": ...}, ...], the end of the answer
+//   kMistralNamed  [TOOL_CALLS]NAME[ARGS]{...}, with [CALL_ID]ID before [ARGS] in some (Mistral's from version 11 of its tokenizer on)
+//   kLlama3        the whole answer is {"name": ..., "parameters": ...}
+//   kUnknown       the template has tools in a way that is not known here
+// VALUE is the text itself where the schema takes a text, and JSON elsewhere.
+enum class ToolFormat { kHermes, kQwenCoder, kGlm, kMistral, kMistralNamed, kLlama3, kUnknown };
 
 struct AnswerFormat {
   ToolFormat tools = ToolFormat::kHermes;
   bool template_has_tools = false;  // otherwise DescribeTools says in words what there is
   bool reasoning = false;           // <think> ... </think>
+  bool call_ids = false;            // kMistralNamed: [CALL_ID] stands before [ARGS]
 };
 
+// What begins a call; empty for kLlama3 and kUnknown.
+std::string_view CallMarker(ToolFormat format);
+
 AnswerFormat DetectAnswerFormat(std::string_view template_source);
+
+// Tokens that vocabularies may have as control tokens and that calls and reasoning in this format are told by: they must appear as text.
+std::vector<int32_t> MarkerTokens(const Tokenizer& tokenizer, const AnswerFormat& format);
 
 // Whether a prompt ends inside of the reasoning that its template began.
 bool OpensReasoning(std::string_view prompt);

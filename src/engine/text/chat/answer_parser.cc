@@ -2,13 +2,15 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <utility>
+
+#include "src/engine/text/chat/call_head.h"
+#include "src/io/json_file.h"
 
 namespace oscar::engine {
 namespace {
 
-constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>", kCall = "<tool_call>", kCallEnd = "</tool_call>", kSpace = " \n\r\t";
+constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>", kCallEnd = "</tool_call>", kSpace = " \n\r\t";
 
 // Length of the longest suffix of `text` that is a proper prefix of `marker`.
 size_t PartialMatch(std::string_view text, std::string_view marker) {
@@ -20,44 +22,23 @@ size_t PartialMatch(std::string_view text, std::string_view marker) {
 
 size_t SkipSpace(std::string_view text, size_t from) { return std::min(text.find_first_not_of(kSpace, from), text.size()); }
 
-enum class Scan { kFits, kNeedsMore, kBad };
+std::string JsonString(const std::string& text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
 
-// {"name": "...", "arguments": up to the value. `end`: behind it.
-Scan ScanHead(std::string_view text, std::string* name, size_t* end) {
-  size_t at = 0;
-  const auto take = [&](std::string_view token) {
-    at = SkipSpace(text, at);
-    const std::string_view there = text.substr(at, token.size());
-    if (!token.starts_with(there)) return Scan::kBad;
-    if (there.size() < token.size()) return Scan::kNeedsMore;
-    at += token.size();
-    return Scan::kFits;
-  };
-  for (const std::string_view token : {"{", "\"name\"", ":", "\""}) {
-    if (const Scan scan = take(token); scan != Scan::kFits) return scan;
-  }
-  const size_t begin = at - 1;
-  for (bool escaped = false;; ++at) {
-    if (at >= text.size()) return Scan::kNeedsMore;
-    if (text[at] == '"' && !escaped) break;
-    escaped = text[at] == '\\' && !escaped;
-  }
-  const auto parsed = nlohmann::json::parse(text.substr(begin, ++at - begin), nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_string()) return Scan::kBad;
-  *name = parsed.get<std::string>();
-  if (const Scan scan = take(","); scan != Scan::kFits) return scan;
-  const size_t key = at;
-  Scan scan = take("\"arguments\"");
-  if (scan == Scan::kBad) {
-    at = key;
-    scan = take("\"parameters\"");
-  }
-  if (scan != Scan::kFits) return scan;
-  if (scan = take(":"); scan != Scan::kFits) return scan;
-  at = SkipSpace(text, at);
-  if (at >= text.size()) return Scan::kNeedsMore;
-  *end = at;
-  return text[at] == '{' ? Scan::kFits : Scan::kBad;
+// A value as it stands between two markers: one line end on each side belongs to the markers.
+std::string WithoutLineEnds(std::string_view text) {
+  if (text.starts_with('\n')) text.remove_prefix(1);
+  if (text.ends_with('\n')) text.remove_suffix(1);
+  return std::string(text);
+}
+
+// What stands around a parameter. open_value is empty where the value begins behind close_key.
+struct ParameterMarkers {
+  std::string_view open_key, close_key, open_value, close_value, close_call;
+};
+
+ParameterMarkers MarkersOf(ToolFormat format) {
+  if (format == ToolFormat::kQwenCoder) return {"<parameter=", ">", "", "</parameter>", "</function>"};
+  return {"<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", kCallEnd};
 }
 
 }  // namespace
@@ -86,18 +67,7 @@ std::vector<AnswerPart> AnswerParser::Push(std::string_view text) {
 bool AnswerParser::Step(std::vector<AnswerPart>* parts) {
   switch (state_) {
     case State::kStart: return StepStart();
-    case State::kReasoning: {
-      if (const size_t end = held_.find(kThinkEnd); end != std::string::npos) {
-        Add(AnswerPart::Kind::kReasoning, held_.substr(0, end), parts);
-        held_.erase(0, end + kThinkEnd.size());
-        state_ = State::kBehindReasoning;
-        return true;
-      }
-      const size_t shown = held_.size() - PartialMatch(held_, kThinkEnd);
-      Add(AnswerPart::Kind::kReasoning, held_.substr(0, shown), parts);
-      held_.erase(0, shown);
-      return false;
-    }
+    case State::kReasoning: return StepReasoning(parts);
     case State::kBehindReasoning:
       held_.erase(0, SkipSpace(held_, 0));
       if (held_.empty()) return false;
@@ -106,7 +76,8 @@ bool AnswerParser::Step(std::vector<AnswerPart>* parts) {
     case State::kText: return StepText(parts);
     case State::kHead: return StepHead(parts);
     case State::kArguments: return StepArguments(parts);
-    case State::kTail: return StepTail();
+    case State::kParameters: return StepParameters(parts);
+    case State::kTail: return StepTail(parts);
   }
   return false;
 }
@@ -126,6 +97,19 @@ bool AnswerParser::StepStart() {
   return true;
 }
 
+bool AnswerParser::StepReasoning(std::vector<AnswerPart>* parts) {
+  if (const size_t end = held_.find(kThinkEnd); end != std::string::npos) {
+    Add(AnswerPart::Kind::kReasoning, held_.substr(0, end), parts);
+    held_.erase(0, end + kThinkEnd.size());
+    state_ = State::kBehindReasoning;
+    return true;
+  }
+  const size_t shown = held_.size() - PartialMatch(held_, kThinkEnd);
+  Add(AnswerPart::Kind::kReasoning, held_.substr(0, shown), parts);
+  held_.erase(0, shown);
+  return false;
+}
+
 bool AnswerParser::StepText(std::vector<AnswerPart>* parts) {
   if (!options_.tools) {
     Add(AnswerPart::Kind::kContent, std::exchange(held_, {}), parts);
@@ -142,9 +126,10 @@ bool AnswerParser::StepText(std::vector<AnswerPart>* parts) {
     Add(AnswerPart::Kind::kContent, std::exchange(held_, {}), parts);
     return false;
   }
-  size_t shown = held_.find(kCall);
+  const std::string_view marker = CallMarker(options_.format);
+  size_t shown = held_.find(marker);
   const bool found = shown != std::string::npos;
-  if (!found) shown = held_.size() - PartialMatch(held_, kCall);
+  if (!found) shown = held_.size() - PartialMatch(held_, marker);
   // White space around calls belongs to them.
   const size_t last = held_.find_last_not_of(kSpace, shown == 0 ? 0 : shown - 1);
   const size_t end = shown == 0 || last == std::string::npos || last >= shown ? 0 : last + 1;
@@ -156,27 +141,34 @@ bool AnswerParser::StepText(std::vector<AnswerPart>* parts) {
   return found;
 }
 
-// held_ begins with the marker, perhaps behind white space (kHermes), or the object (kLlama3).
+// What was held for a call is content: the first `marker` bytes now, since what stands behind them may still hold a call.
+bool AnswerParser::IsBad(size_t marker, std::vector<AnswerPart>* parts) {
+  bad_call_ = true;
+  in_list_ = false;
+  Add(AnswerPart::Kind::kContent, held_.substr(0, std::max<size_t>(1, marker)), parts);
+  held_.erase(0, std::max<size_t>(1, marker));
+  state_ = State::kText;
+  return true;
+}
+
+// held_ begins with the marker, perhaps behind white space, with the object (kLlama3) or with the next one of a list (kMistral).
 bool AnswerParser::StepHead(std::vector<AnswerPart>* parts) {
-  const size_t marker = options_.format == ToolFormat::kHermes ? held_.find(kCall) + kCall.size() : 0;
-  std::string name;
-  size_t end = 0;
-  const Scan scan = ScanHead(std::string_view(held_).substr(marker), &name, &end);
+  const std::string_view marker = CallMarker(options_.format);
+  const size_t begin = marker.empty() || in_list_ ? 0 : held_.find(marker) + marker.size();
+  CallHead head;
+  const Scan scan = ScanCallHead(options_.format, std::string_view(held_).substr(begin), in_list_, &head);
   if (scan == Scan::kNeedsMore) return false;
-  if (scan == Scan::kBad) {
-    bad_call_ = true;
-    // What stands behind the marker may still hold a call.
-    Add(AnswerPart::Kind::kContent, held_.substr(0, std::max<size_t>(1, marker)), parts);
-    held_.erase(0, std::max<size_t>(1, marker));
-    state_ = State::kText;
-    return true;
-  }
-  held_.erase(0, marker + end);
+  if (scan == Scan::kBad) return IsBad(begin, parts);
+  held_.erase(0, begin + head.end);
   ++num_calls_;
-  Add(AnswerPart::Kind::kCall, std::move(name), parts);
+  in_list_ = head.in_list;
+  name_ = head.name;
+  num_parameters_ = 0;
+  scanned_ = 0;
+  Add(AnswerPart::Kind::kCall, std::move(head.name), parts);
   nesting_ = 0;
   in_string_ = escaped_ = false;
-  state_ = State::kArguments;
+  state_ = options_.format == ToolFormat::kQwenCoder || options_.format == ToolFormat::kGlm ? State::kParameters : State::kArguments;
   return true;
 }
 
@@ -201,10 +193,75 @@ bool AnswerParser::StepArguments(std::vector<AnswerPart>* parts) {
   return false;
 }
 
-bool AnswerParser::StepTail() {
+bool AnswerParser::TakesText(const std::string& key) const {
+  if (options_.text_parameters == nullptr) return false;
+  const auto found = options_.text_parameters->find(name_);
+  return found != options_.text_parameters->end() && found->second.contains(key);
+}
+
+void AnswerParser::AddParameter(const std::string& key, const std::string& value, std::vector<AnswerPart>* parts) {
+  const std::string told = !TakesText(key) && io::ParseJson(value).ok() ? value : JsonString(value);
+  Add(AnswerPart::Kind::kArguments, (num_parameters_++ == 0 ? "{" : ", ") + JsonString(key) + ": " + told, parts);
+}
+
+void AnswerParser::EndParameters(std::vector<AnswerPart>* parts) { Add(AnswerPart::Kind::kArguments, num_parameters_ == 0 ? "{}" : "}", parts); }
+
+// An answer that ends within a value: as much of it as there is, as the beginning of a text or as it stands.
+void AnswerParser::AddCutParameter(std::vector<AnswerPart>* parts) {
+  const ParameterMarkers markers = MarkersOf(options_.format);
+  size_t at = 0;
+  std::string key;
+  if (ScanBetween(held_, markers.open_key, markers.close_key, &at, &key) != Scan::kFits) return;
+  const size_t open = held_.find(markers.open_value, at);
+  if (open == std::string::npos) return;
+  const std::string value = held_.substr(open + markers.open_value.size());
+  const std::string told = TakesText(key) ? JsonString(value.starts_with('\n') ? value.substr(1) : value) : value;
+  Add(AnswerPart::Kind::kArguments, (num_parameters_ == 0 ? "{" : ", ") + JsonString(key) + ": " + (TakesText(key) ? told.substr(0, told.size() - 1) : told), parts);
+}
+
+// Parameters between markers, one at a time: what stands in them is known at their end.
+bool AnswerParser::StepParameters(std::vector<AnswerPart>* parts) {
+  const ParameterMarkers markers = MarkersOf(options_.format);
+  const size_t first = SkipSpace(held_, 0);
+  const std::string_view rest = std::string_view(held_).substr(first);
+  if (rest.starts_with(markers.close_call)) {
+    EndParameters(parts);
+    held_.erase(0, first + (markers.close_call == kCallEnd ? 0 : markers.close_call.size()));
+    state_ = State::kTail;
+    return true;
+  }
+  if (markers.close_call.starts_with(rest) || markers.open_key.starts_with(rest)) return false;
+  const bool begins = rest.starts_with(markers.open_key);
+  const size_t end = begins ? held_.find(markers.close_value, scanned_) : 0;
+  if (end == std::string::npos) {
+    scanned_ = held_.size() - std::min(held_.size(), markers.close_value.size() - 1);
+    return false;
+  }
+  // What comes behind has no part in it, so that it does not matter how much of that is here.
+  const std::string_view parameter = std::string_view(held_).substr(0, begins ? end + markers.close_value.size() : 0);
+  size_t at = 0;
+  std::string key, value;
+  if (ScanBetween(parameter, markers.open_key, markers.close_key, &at, &key) != Scan::kFits ||
+      ScanBetween(parameter, markers.open_value, markers.close_value, &at, &value) != Scan::kFits) {
+    EndParameters(parts);
+    return IsBad(1, parts);
+  }
+  AddParameter(key, options_.format == ToolFormat::kQwenCoder ? WithoutLineEnds(value) : value, parts);
+  held_.erase(0, at);
+  scanned_ = 0;
+  return true;
+}
+
+bool AnswerParser::StepTail(std::vector<AnswerPart>* parts) {
   if (options_.format == ToolFormat::kLlama3) {  // the end of the object, and of the answer
     held_.clear();
     return false;
+  }
+  if (in_list_) return StepListTail(parts);
+  if (CallMarker(options_.format) == "[TOOL_CALLS]") {  // nothing closes it
+    ++num_complete_;
+    state_ = State::kText;
+    return true;
   }
   const size_t end = held_.find(kCallEnd);
   if (end == std::string::npos) {
@@ -217,12 +274,39 @@ bool AnswerParser::StepTail() {
   return true;
 }
 
+// Behind the arguments of a call in a list: further members of its object ("id"), its end, and then the next one or the list's end.
+bool AnswerParser::StepListTail(std::vector<AnswerPart>* parts) {
+  size_t at = 0;
+  for (bool in_string = false, escaped = false; at < held_.size() && (in_string || held_[at] != '}'); ++at) {
+    const char c = held_[at];
+    const bool quote = c == '"' && !escaped;
+    escaped = in_string && c == '\\' && !escaped;
+    in_string = in_string != quote;
+  }
+  const size_t next = at < held_.size() ? SkipSpace(held_, at + 1) : held_.size();
+  if (next == held_.size()) return false;
+  ++num_complete_;
+  const char c = held_[next];
+  held_.erase(0, next + (c == ',' || c == ']' ? 1 : 0));
+  if (c == ',') {
+    state_ = State::kHead;
+    return true;
+  }
+  in_list_ = false;
+  state_ = State::kText;
+  return c == ']' || IsBad(1, parts);
+}
+
 std::vector<AnswerPart> AnswerParser::Finish() {
   std::vector<AnswerPart> parts;
   if (state_ == State::kReasoning) {
     Add(AnswerPart::Kind::kReasoning, std::exchange(held_, {}), &parts);
   } else if (state_ == State::kText && num_calls_ > 0 && SkipSpace(held_, 0) == held_.size()) {
     held_.clear();
+  } else if (state_ == State::kTail && in_list_) {
+    if (held_.find('}') != std::string::npos) ++num_complete_;  // the list is not closed, the call is
+  } else if (state_ == State::kParameters) {
+    AddCutParameter(&parts);
   } else if (state_ != State::kTail && state_ != State::kArguments) {
     bad_call_ = bad_call_ || state_ == State::kHead;
     Add(AnswerPart::Kind::kContent, std::exchange(held_, {}), &parts);

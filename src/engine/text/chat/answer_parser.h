@@ -2,6 +2,10 @@
 // same parts come out. What is no call, or only the beginning of one, is content: nothing is lost.
 #pragma once
 
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,6 +21,9 @@ struct AnswerPart {
   int call = 0;      // of the last two: which one, from 0 on
 };
 
+// Which parameters of which functions take a text, for formats that write a text as it is and all else as JSON.
+using TextParameters = std::map<std::string, std::set<std::string, std::less<>>, std::less<>>;
+
 class AnswerParser {
  public:
   struct Options {
@@ -24,6 +31,8 @@ class AnswerParser {
     ToolFormat format = ToolFormat::kHermes;
     bool reasoning = false;         // the answer may begin with <think>
     bool reasoning_open = false;    // the prompt has written <think> already
+    std::shared_ptr<const TextParameters> text_parameters = nullptr;  // kQwenCoder and kGlm; null: none is known to take a text
+    bool call_ids = false;          // AnswerFormat
   };
   explicit AnswerParser(const Options& options);
 
@@ -34,14 +43,22 @@ class AnswerParser {
   bool found_bad_call() const { return bad_call_; }
 
  private:
-  enum class State { kStart, kReasoning, kBehindReasoning, kText, kHead, kArguments, kTail };
+  enum class State { kStart, kReasoning, kBehindReasoning, kText, kHead, kArguments, kParameters, kTail };
   // One transition; false when more text is needed.
   bool Step(std::vector<AnswerPart>* parts);
   bool StepStart();
+  bool StepReasoning(std::vector<AnswerPart>* parts);
   bool StepText(std::vector<AnswerPart>* parts);
   bool StepHead(std::vector<AnswerPart>* parts);
   bool StepArguments(std::vector<AnswerPart>* parts);
-  bool StepTail();
+  bool StepParameters(std::vector<AnswerPart>* parts);
+  bool StepTail(std::vector<AnswerPart>* parts);
+  bool StepListTail(std::vector<AnswerPart>* parts);
+  bool IsBad(size_t marker, std::vector<AnswerPart>* parts);
+  void AddParameter(const std::string& key, const std::string& value, std::vector<AnswerPart>* parts);
+  void EndParameters(std::vector<AnswerPart>* parts);
+  void AddCutParameter(std::vector<AnswerPart>* parts);
+  bool TakesText(const std::string& key) const;
   void Add(AnswerPart::Kind kind, std::string text, std::vector<AnswerPart>* parts);
 
   const Options options_;
@@ -51,6 +68,10 @@ class AnswerParser {
   int num_calls_ = 0, num_complete_ = 0;
   int nesting_ = 0;          // of the arguments
   bool in_string_ = false, escaped_ = false;
+  bool in_list_ = false;     // kMistral: inside of the list of calls
+  std::string name_;         // of the call under way
+  int num_parameters_ = 0;   // of it
+  size_t scanned_ = 0;       // bytes of held_ in which no parameter ends
   bool bad_call_ = false;
 };
 

@@ -5,7 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "src/engine/text/stream_decoder.h"
 #include "src/testing/seeds.h"
+#include "src/testing/tiny_vocabulary.h"
 
 namespace oscar::engine {
 namespace {
@@ -37,8 +39,11 @@ struct Case {
 };
 
 const std::vector<Case>& Cases() {
-  constexpr AnswerParser::Options kPlain, kHermes{true, ToolFormat::kHermes, false, false}, kLlama{true, ToolFormat::kLlama3, false, false},
-      kThinks{false, ToolFormat::kHermes, true, false}, kOpen{true, ToolFormat::kHermes, true, true};
+  static const std::shared_ptr<const TextParameters> kTexts = std::make_shared<TextParameters>(TextParameters{{"f", {"city"}}});
+  static const AnswerParser::Options kPlain, kHermes{true, ToolFormat::kHermes, false, false}, kLlama{true, ToolFormat::kLlama3, false, false},
+      kThinks{false, ToolFormat::kHermes, true, false}, kOpen{true, ToolFormat::kHermes, true, true},
+      kCoder{true, ToolFormat::kQwenCoder, false, false, kTexts}, kGlm{true, ToolFormat::kGlm, false, false, kTexts},
+      kMistral{true, ToolFormat::kMistral, false, false}, kNamed{true, ToolFormat::kMistralNamed, false, false, nullptr, true};
   static const std::vector<Case> kCases = {
       {kPlain, "<think>a</think> <tool_call>", "<think>a</think> <tool_call>[]"},
       {kHermes, "Hello", "Hello[]"},
@@ -58,6 +63,27 @@ const std::vector<Case>& Cases() {
       {kThinks, "<thin", "<thin[]"},
       {kThinks, "No <think> here", "No <think> here[]"},
       {kOpen, "hm</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>", "[hm]{f}{}"},
+      {kCoder, "I look.\n<tool_call>\n<function=f>\n<parameter=city>\n12\n</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+       "I look.[]{f}{\"city\": \"12\", \"days\": 3}"},
+      {kCoder, "<tool_call><function=g></function></tool_call>\n<tool_call>\n<function=f>\n<parameter=city>\n\nNew\n York \n</parameter></function></tool_call>",
+       "[]{g}{}{f}{\"city\": \"\\nNew\\n York \"}"},
+      {kCoder, "<tool_call>\n<function=f>\n<parameter=x>\n{\"a\": [1]}\n</parameter>\n<parameter=y>\nno JSON\n</parameter>\n</function>\n</tool_call>",
+       "[]{f}{\"x\": {\"a\": [1]}, \"y\": \"no JSON\"}"},
+      {kCoder, "<tool_call>\n<function=f>\n<parameter=city>\nPar", "[]{f}{\"city\": \"Par"},
+      {kCoder, "a <tool_call> b", "a <tool_call> b[]"},
+      {kCoder, "<tool_call>\n<function=f>\nwhat", "\nwhat[]{f}{}"},
+      {kGlm, "<tool_call>f\n<arg_key>city</arg_key>\n<arg_value> \"P\" </arg_value>\n<arg_key>n</arg_key>\n<arg_value>true</arg_value>\n</tool_call>",
+       "[]{f}{\"city\": \" \\\"P\\\" \", \"n\": true}"},
+      {kGlm, "So.\n<tool_call>f<arg_key>n</arg_key><arg_value>1</arg_value></tool_call><tool_call>g\n</tool_call>\n", "So.[]{f}{\"n\": 1}{g}{}"},
+      {kGlm, "<tool_call>f\n<arg_key>n</arg_key>\n<arg_value>1", "[]{f}{\"n\": 1"},
+      {kGlm, "<tool_call>{\"name\": 1}</tool_call>", "<tool_call>{\"name\": 1}</tool_call>[]"},
+      {kMistral, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": \"]}\"}, \"id\": \"a}b\"}, {\"name\": \"g\", \"arguments\": {}}]", "[]{f}{\"a\": \"]}\"}{g}{}"},
+      {kMistral, "Well, [TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}", "Well,[]{f}{}"},
+      {kMistral, "see [TOOL_CALLS] [1]", "see [TOOL_CALLS] [1][]"},
+      {kMistral, "[1, 2] and [TOOL", "[1, 2] and [TOOL[]"},
+      {kNamed, "Yes.[TOOL_CALLS]f[ARGS]{\"a\": {}}[TOOL_CALLS]g[CALL_ID]abcdefghi[ARGS]{}", "Yes.[]{f}{\"a\": {}}{g}{}"},
+      {kNamed, "[TOOL_CALLS]f{\"a\": 1}", "[]{f}{\"a\": 1}"},
+      {kNamed, "[TOOL_CALLS]f[ARGS]none", "[TOOL_CALLS]f[ARGS]none[]"},
   };
   return kCases;
 }
@@ -84,6 +110,24 @@ TEST(AnswerParser, GivesTheSamePartsHoweverTheTextIsCut) {
   }
 }
 
+// Pieces of all notations in any order: nothing breaks, and cuts make no difference.
+TEST(AnswerParser, GivesTheSamePartsOfNonsenseHoweverItIsCut) {
+  constexpr const char* kPieces[] = {"<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=a>", "</parameter>", "<arg_key>", "</arg_key>", "<arg_value>",
+                                     "</arg_value>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "{\"name\": \"f\", \"arguments\": ", "{", "}", "[", "]", ",", "f", "\n", " ", "\"", "\\",
+                                     "1", "<think>", "</think>", "<", "\xC3\xA9"};
+  std::mt19937_64 rng(oscar::testing::TestSeed(23));
+  for (const ToolFormat format : {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kQwenCoder, ToolFormat::kGlm, ToolFormat::kMistral, ToolFormat::kMistralNamed}) {
+    for (int i = 0; i < 3000; ++i) {
+      std::string text = rng() % 2 == 0 ? std::string(CallMarker(format)) : "";
+      for (uint64_t piece = rng() % 14; piece > 0; --piece) text += kPieces[rng() % std::size(kPieces)];
+      const AnswerParser::Options options{true, format, rng() % 2 == 0, rng() % 8 == 0};
+      std::vector<std::string> bytes;
+      for (const char byte : text) bytes.push_back(std::string(1, byte));
+      ASSERT_EQ(Parse(options, bytes), Parse(options, {text})) << static_cast<int>(format) << ": " << text;
+    }
+  }
+}
+
 TEST(AnswerParser, KnowsWhetherItIsReasoningAndHowManyCallsAreComplete) {
   AnswerParser parser({true, ToolFormat::kHermes, true, false});
   parser.Push("<think>a");
@@ -100,7 +144,12 @@ TEST(AnswerFormat, IsReadOffTheTemplate) {
   EXPECT_EQ(DetectAnswerFormat("{% if tools %}<tool_call>{% endif %}").tools, ToolFormat::kHermes);
   EXPECT_TRUE(DetectAnswerFormat("{% if tools %}<tool_call>{% endif %}<think>").reasoning);
   EXPECT_EQ(DetectAnswerFormat("{% if tools %}ipython {\"name\": 1, \"parameters\": 2}{% endif %}").tools, ToolFormat::kLlama3);
-  EXPECT_EQ(DetectAnswerFormat("{% if tools %}[TOOL_CALLS]{% endif %}").tools, ToolFormat::kUnknown);
+  EXPECT_EQ(DetectAnswerFormat("{% if tools %}[TOOL_CALLS]{% endif %}").tools, ToolFormat::kMistral);
+  EXPECT_EQ(DetectAnswerFormat("{% if tools %}[TOOL_CALLS]{{ n }}[ARGS]{% endif %}").tools, ToolFormat::kMistralNamed);
+  EXPECT_TRUE(DetectAnswerFormat("{% if tools %}[TOOL_CALLS]{{ n }}[CALL_ID]{{ i }}[ARGS]{% endif %}").call_ids);
+  EXPECT_EQ(DetectAnswerFormat("{% if tools %}<tool_call><function={{ n }}>{% endif %}").tools, ToolFormat::kQwenCoder);
+  EXPECT_EQ(DetectAnswerFormat("{% if tools %}<tool_call>{{ n }}<arg_key>{% endif %}").tools, ToolFormat::kGlm);
+  EXPECT_EQ(DetectAnswerFormat("{% if tools %}{{ tools }}{% endif %}").tools, ToolFormat::kUnknown);
   EXPECT_TRUE(OpensReasoning("<|im_start|>assistant\n<think>\n"));
   EXPECT_FALSE(OpensReasoning("<think>\n\n</think>\n\n"));
 }
@@ -133,6 +182,21 @@ TEST(AnswerFormat, ArgumentsOfCallsBecomeObjectsAndBadCallsAreNamed) {
   for (const char* calls : {"[1]", "[{}]", R"([{"function":{"arguments":"{}"}}])", R"([{"function":{"name":"f"}}])"}) {
     EXPECT_EQ(CallsForTemplate(json::parse(calls)).status().code(), StatusCode::kInvalidArgument) << calls;
   }
+}
+
+TEST(AnswerFormat, MarkersThatAreControlTokensAreFound) {
+  oscar::testing::TinyVocabulary vocabulary;
+  for (int byte = 0; byte < 256; ++byte) vocabulary.Add(oscar::testing::SpellByte(byte));
+  const int32_t marker = vocabulary.Add("[TOOL_CALLS]", 3), arguments = vocabulary.Add("[ARGS]", 3);
+  const auto tokenizer = Tokenizer::Create(oscar::testing::BytePairMetadata(vocabulary));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const AnswerFormat format = DetectAnswerFormat("{% if tools %}[TOOL_CALLS]{{ n }}[ARGS]{% endif %}");
+  EXPECT_EQ(MarkerTokens(**tokenizer, format), (std::vector<int32_t>{marker, arguments}));
+  EXPECT_TRUE(MarkerTokens(**tokenizer, DetectAnswerFormat("{% if tools %}<tool_call>{% endif %}")).empty());
+  StreamDecoder silent(**tokenizer), shown(**tokenizer, false, {marker});
+  EXPECT_EQ(silent.Push(marker), "");
+  EXPECT_EQ(shown.Push(marker), "[TOOL_CALLS]");
+  EXPECT_EQ(shown.Push(arguments), "");
 }
 
 }  // namespace

@@ -5,11 +5,12 @@
 
 namespace oscar::engine::grammar {
 
-TokenTrie::TokenTrie(const Tokenizer& tokenizer) {
+TokenTrie::TokenTrie(const Tokenizer& tokenizer, std::span<const int32_t> shown) {
   for (int32_t token = 0; token < tokenizer.vocab_size(); ++token) {
     const bool ends = tokenizer.IsEndOfGeneration(token);
     if (ends) end_tokens_.push_back(token);
-    texts_.push_back(ends || tokenizer.IsControl(token) ? std::string() : tokenizer.TokenBytes(token));
+    const bool silent = ends || (tokenizer.IsControl(token) && std::ranges::find(shown, token) == shown.end());
+    texts_.push_back(silent ? std::string() : tokenizer.TokenBytes(token, /*render_special=*/!shown.empty() && std::ranges::find(shown, token) != shown.end()));
   }
   Build();
 }

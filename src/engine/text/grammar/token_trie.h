@@ -22,8 +22,8 @@ class TokenTrie {
     int32_t first = 0, own = 0;     // tokens()[first, first + own) end here; those of the sub-tree follow
   };
 
-  // Tokens that stand for text; control tokens are left out.
-  explicit TokenTrie(const Tokenizer& tokenizer);
+  // Tokens that stand for text; control tokens are left out, but for `shown`.
+  explicit TokenTrie(const Tokenizer& tokenizer, std::span<const int32_t> shown = {});
   // For tests: token i has the bytes texts[i]; empty ones are left out.
   TokenTrie(std::vector<std::string> texts, std::vector<int32_t> end_tokens);
 
