@@ -123,6 +123,15 @@ void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params) {
       ->type_name("N");
 }
 
+Status CheckSamplingOptions(const engine::SamplingParams& params) {
+  const Status status = engine::ValidateSamplingParams(params);
+  if (status.ok()) return status;
+  // "top_k 5: ..." of a request is the option --top-k.
+  std::string text = "--" + status.message();
+  std::replace(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(std::min(text.find(' '), text.size())), '_', '-');
+  return {status.code(), std::move(text)};
+}
+
 Result<std::vector<engine::KvSetup>> SetUpMethods(const std::string& command, const engine::Engine& engine,
                                                   const std::vector<std::string>& arguments) {
   std::vector<engine::KvSetup> setups;

@@ -48,6 +48,8 @@ void AddEncodeEffortOption(CLI::App& app, engine::EngineOptions& options);
 Status CheckOutputFile(const std::string& option, const std::filesystem::path& path, std::span<const std::filesystem::path> inputs);
 // --temperature, --top-k, ...
 void AddSamplingOptions(CLI::App& app, engine::SamplingParams& params);
+// As ValidateSamplingParams, with the names of the options.
+Status CheckSamplingOptions(const engine::SamplingParams& params);
 
 // Sets up each "METHOD" or "METHOD=PROFILE" of a command that takes several, in order; warnings go to stderr. The engine's --profile is for the one calibrated method that
 // names none: kInvalidArgument unless there is exactly one.

@@ -55,7 +55,7 @@ Status RunTaskSuite(const TaskArguments& arguments) {
   const auto invalid = [](std::string text) { return Status(StatusCode::kInvalidArgument, std::move(text)); };
   auto suite = engine::ParseTaskSuite(arguments.suite);
   if (!suite.ok()) return suite.status().WithContext("--suite");
-  OSCAR_TRY(engine::ValidateSamplingParams(arguments.sampling));
+  OSCAR_TRY(CheckSamplingOptions(arguments.sampling));
   if (arguments.samples < 1) return invalid(fmt::format("--samples {}: must be at least 1", arguments.samples));
   if (arguments.limit < 0) return invalid(fmt::format("--limit {}: must be 0 (all) or positive", arguments.limit));
   if (arguments.max_tokens < 1) return invalid(fmt::format("--max-tokens {}: must be at least 1", arguments.max_tokens));

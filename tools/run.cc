@@ -45,6 +45,11 @@ void PrintStatistics(engine::Engine& engine, const KvCache& cache, const engine:
              engine::FormatBytes(bf16_bytes), bf16_bytes / used, ledger.at_length);
 }
 
+Status CheckText(const char* where, const std::string& text) {
+  if (engine::ValidUtf8Prefix(text) == text.size()) return {};
+  return {StatusCode::kInvalidArgument, fmt::format("{}: {}", where, engine::InvalidTextReason(text))};
+}
+
 class RunSession {
  public:
   RunSession(const RunArguments& arguments, engine::Engine& engine, KvCache& cache, engine::Conversation conversation)
@@ -88,6 +93,10 @@ class RunSession {
     StartChat();
     while (const auto line = ReadLine("> ")) {
       if (line->empty()) continue;
+      if (const Status status = CheckText("this line", *line); !status.ok()) {
+        Fail("run", status);
+        continue;
+      }
       if (*line == "/reset") {
         StartChat();
         continue;
@@ -95,6 +104,7 @@ class RunSession {
       messages_.push_back({.role = "user", .content = *line});
       auto prompt = engine_.EncodeChat({.messages = messages_});
       auto answer = prompt.ok() ? Answer(*std::move(prompt)) : Result<engine::GenerateResult>(prompt.status());
+      ClearInterrupt();
       if (!answer.ok()) {
         // The chat goes on without this turn: nothing that was said before is lost.
         Fail("run", answer.status());
@@ -102,7 +112,6 @@ class RunSession {
         continue;
       }
       messages_.push_back({.role = "assistant", .content = answer->text});
-      ClearInterrupt();
     }
     if (Interrupted()) return {StatusCode::kCancelled, "interrupted"};
     return {};
@@ -139,19 +148,19 @@ Result<std::string> ReadPrompt(const RunArguments& arguments) {
   const char* const where = arguments.prompt ? "--prompt" : "standard input";
   if (text.empty()) return {StatusCode::kInvalidArgument, fmt::format("no prompt: {} is empty", where)};
   if (text.size() > kMaxPromptBytes) return {StatusCode::kInvalidArgument, fmt::format("{}: longer than 16 MiB", where)};
-  if (const size_t valid = engine::ValidUtf8Prefix(text); valid < text.size()) {
-    return {StatusCode::kInvalidArgument, fmt::format("{}: not UTF-8 text (byte {})", where, valid)};
-  }
+  OSCAR_TRY(CheckText(where, text));
   return text;
 }
 
 Status Run(const RunArguments& arguments) {
-  OSCAR_TRY(engine::ValidateSamplingParams(arguments.sampling));
+  OSCAR_TRY(CheckSamplingOptions(arguments.sampling));
+  OSCAR_TRY(CheckText("--system", arguments.system));
   if (arguments.max_tokens < 0) {
     return {StatusCode::kInvalidArgument, fmt::format("--max-tokens {}: must be 0 (no limit) or positive", arguments.max_tokens)};
   }
   for (const std::string& stop : arguments.stop) {
     if (stop.empty()) return {StatusCode::kInvalidArgument, "--stop: an empty text would end every answer at once"};
+    OSCAR_TRY(CheckText("--stop", stop));
   }
   if (arguments.raw && !arguments.system.empty()) {
     return {StatusCode::kInvalidArgument, "--system needs the chat template, --raw leaves it out: give one of them"};

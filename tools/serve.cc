@@ -200,6 +200,9 @@ void AddServeCommand(CLI::App& app, int& exit_code) {
   command->add_flag("--public-metrics", server.public_metrics, "GET /metrics without a key");
   AddSchedulerOptions(*command, *arguments);
   command->add_option("--kv-dir", server.kv_folder, "Folder of KV files; without it there are none")->type_name("FOLDER");
+  command->add_option("--kv-events", server.kv_events.endpoint, "Tell routers which prefixes are here, by a ZeroMQ PUB socket (default: none)")->type_name("ENDPOINT");
+  command->add_option("--kv-events-replay", server.kv_events.replay_endpoint, "ROUTER socket that gives the last events again (default: none)")->type_name("ENDPOINT");
+  command->add_option("--kv-events-topic", server.kv_events.topic, "Topic of the events (default: kv@HOST@MODEL)")->type_name("TEXT");
   command->add_option("--watchdog", server.watchdog_seconds, "Seconds without a step after which /health says stalled")->capture_default_str()->type_name("S");
   AddReportOptions(*command, server);
   command->add_option("--max-body-bytes", server.http.max_body_bytes, "Largest request body")->capture_default_str()->type_name("N");

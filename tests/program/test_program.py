@@ -123,6 +123,19 @@ class DefaultModel(CalibratedModel):
         self.assertEqual(first.stdout, second.stdout)
         self.assertNotEqual(first.stdout, run(*args[:-2], "8", "-q").stdout)
 
+    def test_an_interrupt_at_the_prompt_ends_the_chat_without_another_key(self):
+        for wait in (0, 0, 0.001, 0.1):  # at once: before the program waits for a line
+            chat = Terminal("run", "-m", self.model, "--kv", "bf16", "-c", "512")
+            chat.read_until(r"\n> ")
+            time.sleep(wait)
+            os.kill(chat.process, signal.SIGINT)
+            end = time.monotonic() + 60
+            while not (ended := os.waitpid(chat.process, os.WNOHANG))[0]:
+                self.assertLess(time.monotonic(), end, "it waits for a key")
+                time.sleep(0.01)
+            self.assertNotEqual(os.waitstatus_to_exitcode(ended[1]), 0)
+            os.close(chat.fd)
+
     def test_a_chat_reuses_its_cache_stops_at_ctrl_c_resets_and_ends_at_ctrl_d(self):
         statistics = r"\[prompt (\d+) tokens \((\d+) cached\).*?ended by ([a-z ]+);"
         chat = Terminal("run", "-m", self.model, "--kv", "bf16", "--temperature", "0", "-n", "24", "-c", "2048")
@@ -170,7 +183,11 @@ class DefaultModel(CalibratedModel):
         self.assert_one_line_error(run("run", "-m", self.model, stdin=""), 2, "no prompt", "standard input")
         self.assert_one_line_error(run("run", "-m", self.model, "-p", ""), 2, "no prompt", "--prompt")
         self.assert_one_line_error(run("run", "-m", self.model, "-f", self.folder), 2, "--file", "folder")
-        self.assert_one_line_error(run("run", "-m", self.model, "-f", "/dev/zero"), 2, "/dev/zero", "not UTF-8")
+        self.assert_one_line_error(run("run", "-m", self.model, "-f", "/dev/zero"), 2, "/dev/zero", "NUL byte")
+        for name, value in (("--top-k", "-5"), ("--repetition-penalty", "0")):
+            self.assert_one_line_error(run("run", "-m", self.model, "-p", "hi", name, value), 2, name)
+        broken = subprocess.run([OSCAR, "run", "-m", str(self.model), "-p", "hi", "--system", b"\xff"], capture_output=True, text=True, timeout=600)
+        self.assert_one_line_error(broken, 2, "--system", "UTF-8")
 
     def test_no_output_destroys_an_input_or_a_device(self):
         whole, records = MODEL.stat().st_size, self.folder / "records.jsonl"

@@ -51,7 +51,7 @@ Result<std::string> ReadTextFile(const fs::path& path, uint64_t max_bytes) {
   const size_t valid = ValidUtf8Prefix(bytes);
   const bool cut = bytes.size() == max_bytes && bytes.size() - valid < 4;
   if (valid < bytes.size() && !cut) {
-    return {StatusCode::kInvalidArgument, path.string() + ": not UTF-8 text (byte " + std::to_string(valid) + ")"};
+    return {StatusCode::kInvalidArgument, path.string() + ": " + InvalidTextReason(bytes)};
   }
   bytes.resize(valid);
   return bytes;
@@ -67,6 +67,11 @@ size_t ValidUtf8Prefix(std::string_view text) {
     position += length;
   }
   return position;
+}
+
+std::string InvalidTextReason(std::string_view text) {
+  const size_t valid = ValidUtf8Prefix(text);
+  return (text[valid] == '\0' ? "not text, a NUL byte (byte " : "not UTF-8 text (byte ") + std::to_string(valid) + ")";
 }
 
 Result<TextSource> ReadTextSource(const fs::path& path, uint64_t max_bytes) {

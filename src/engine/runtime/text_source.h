@@ -22,6 +22,8 @@ Result<TextSource> ReadTextSource(const std::filesystem::path& path, uint64_t ma
 
 // The length of the longest prefix of `text` that is valid UTF-8 without NUL bytes: text.size() when all of it is.
 size_t ValidUtf8Prefix(std::string_view text);
+// What is wrong with the text behind that prefix: "not UTF-8 text (byte 7)", "not text, a NUL byte (byte 7)". Precondition: not all of it is valid.
+std::string InvalidTextReason(std::string_view text);
 
 // Bytes to read for that many tokens: no tokenizer of the supported families averages more than this on real text.
 inline constexpr uint64_t kBytesPerToken = 12;
