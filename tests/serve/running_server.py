@@ -16,9 +16,9 @@ SKIPPED = 77
 
 
 class RunningServer:
-    def __init__(self, *args, model=MODEL, timeout=200, reads_log=True):
+    def __init__(self, *args, model=MODEL, timeout=200, reads_log=True, port=0):
         self.timeout = timeout  # of a request, in seconds
-        self.process = subprocess.Popen([OSCAR, "serve", "-m", str(model), "--port", "0", *map(str, args)], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([OSCAR, "serve", "-m", str(model), "--port", str(port), *map(str, args)], stderr=subprocess.PIPE, text=True)
         self.lines = []
         for line in self.process.stderr:
             self.lines.append(line)
@@ -27,6 +27,8 @@ class RunningServer:
                 self.port = int(match.group(1))
                 break
         else:
+            self.process.wait(timeout=60)
+            self.process.stderr.close()
             raise AssertionError("no address: " + "".join(self.lines))
         self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stderr), daemon=True)
         if reads_log:
