@@ -9,7 +9,7 @@ RUN scripts/install_packages build && \
 
 FROM debian:12-slim
 RUN apt-get update && \
-    apt-get install -y --no-install-recommends ca-certificates libcurl4 libfmt9 libhwy1 libpcre2-8-0 libssl3 libutf8proc2 zlib1g && \
+    apt-get install -y --no-install-recommends ca-certificates libcurl4 libfmt9 libhwy1 libpcre2-8-0 libssl3 libutf8proc2 libzmq5 zlib1g && \
     rm -rf /var/lib/apt/lists/* && \
     useradd --system --uid 990 --home-dir /nonexistent --shell /usr/sbin/nologin oscar
 COPY --from=build /build/bin/oscar /usr/local/bin/oscar

@@ -39,6 +39,20 @@ struct PrefixStats {
   uint64_t evicted_tokens = 0;  // since the start, by need of pages
 };
 
+// Is told which pages tokens can be resumed on, for whoever sends requests where their prefixes are. Pages are named by all tokens up to their
+// end: `tokens` are whole pages from the first one on, and those from `first_page` on are meant. Called on the cache's thread, in the order in
+// which it happens; must not call the cache.
+class PrefixObserver {
+ public:
+  virtual ~PrefixObserver() = default;
+  // A resume point makes them reusable that were not.
+  virtual void Stored(std::string_view space, std::span<const int32_t> tokens, int first_page) = 0;
+  // The last resume point that did is gone.
+  virtual void Removed(std::string_view space, std::span<const int32_t> tokens, int first_page) = 0;
+  // None is reusable any more.
+  virtual void Cleared() = 0;
+};
+
 // A sequence outside the pools: bytes of the pages that it alone held, handles on the others. Must be destroyed before its cache.
 class ParkedSequence {
  public:
@@ -72,6 +86,9 @@ class PrefixCache {
   // Forgets all prefixes. Pages that sequences hold stay with them; later matches find nothing of before.
   virtual void Clear() = 0;
   virtual PrefixStats prefix_stats() const = 0;
+  // Tells `observer` of every reusable page (Stored), and from here on of every change. Null: nobody. It must outlive the cache or be
+  // replaced before it goes.
+  virtual void Observe(PrefixObserver* observer) = 0;
 
   // Takes a sequence out of the pools, exactly as it is, and releases its id. kResourceExhausted without memory: it stays.
   virtual Result<std::unique_ptr<ParkedSequence>> Park(SequenceId sequence) = 0;

@@ -184,7 +184,8 @@ class Watching(unittest.TestCase):
         oscar_e2e_request_latency_seconds oscar_request_queue_seconds oscar_request_prefill_seconds oscar_request_decode_seconds
         oscar_request_prompt_tokens oscar_request_generation_tokens oscar_step_tokens oscar_step_seconds oscar_http_requests_total oscar_http_connections
         oscar_step_age_seconds oscar_ready oscar_build_info oscar_cache_config_info oscar_demoted_pages_total oscar_quantised_rows_total
-        oscar_tool_parse_failures_total oscar_grammar_mask_seconds oscar_log_lines_dropped_total""".split()
+        oscar_tool_parse_failures_total oscar_grammar_mask_seconds oscar_log_lines_dropped_total
+        oscar_kv_event_batches_total oscar_kv_event_resyncs_total""".split()
     ALIASES = """vllm:num_requests_running vllm:num_requests_waiting vllm:kv_cache_usage_perc vllm:cache_config_info vllm:prefix_cache_queries_total
         vllm:prefix_cache_hits_total vllm:prompt_tokens_total vllm:prompt_tokens_cached_total vllm:generation_tokens_total vllm:num_preemptions_total
         vllm:time_to_first_token_seconds vllm:inter_token_latency_seconds vllm:e2e_request_latency_seconds vllm:request_queue_time_seconds

@@ -39,6 +39,8 @@ class CompletionRoutes {
   void HealthGenerate(ModelService& service, HttpFields fields, const std::shared_ptr<ObservedResponder>& responder);
   // Ends the requests with this id, or all when it is empty; gives how many sequences were told.
   int Abort(ModelService& service, const std::string& id);
+  // Whether the space of a request is its tenant, a line end, and its salt, or the salt alone.
+  bool spaces_have_tenants() const { return apart_; }
   uint64_t num_refused_by_key() const { return refused_by_key_; }
 
  private:

@@ -1,5 +1,8 @@
 #include "src/engine/serve/model_service.h"
 
+#include <unistd.h>
+
+#include <array>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -38,7 +41,36 @@ Result<std::unique_ptr<ModelService>> ModelService::Start(Engine& engine, const 
   const std::string id = options.model_id.empty() ? engine.model_path().stem().string() : options.model_id;
   const AnswerFormat format = DetectAnswerFormat(chat_template);
   ServedModel served{engine, id, scheduler->context(), format, MarkerTokens(engine.tokenizer(), format), options.strict_fields};
-  return std::unique_ptr<ModelService>(new ModelService(engine, setup, std::move(scheduler), std::move(served)));
+  std::unique_ptr<ModelService> service(new ModelService(engine, setup, std::move(scheduler), std::move(served)));
+  if (!options.kv_events.endpoint.empty()) OSCAR_TRY(service->PublishKvEvents(options.kv_events, options.spaces_have_tenants));
+  return service;
+}
+
+ModelService::~ModelService() {
+  if (kv_events_ != nullptr) kv_events_->StopResyncs();
+  scheduler_.reset();  // its last events go to answers that use the rest
+}
+
+Status ModelService::PublishKvEvents(KvEventOptions options, bool spaces_have_tenants) {
+  if (options.topic.empty()) {
+    std::array<char, 256> host{};
+    gethostname(host.data(), host.size() - 1);
+    options.topic = "kv@" + std::string(host.data()) + "@" + model_id();
+  }
+  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<KvEventSockets> sockets, KvEventSockets::Bind(options));
+  const KvCacheConfig& config = scheduler_->cache().config();
+  const std::string key = engine_.identity().fingerprint + "\n" + scheduler_->method().name() + "\n" + base::HexFromDigest(scheduler_->cache().profile().digest()) +
+                          "\n" + std::to_string(config.sink) + " " + std::to_string(config.recent);
+  const auto observe = [this] {
+    return scheduler_->Call([this](KvCache& cache) {
+      kv_events_->BeginSnapshot();
+      cache.prefixes()->Observe(kv_events_.get());
+      kv_events_->EndSnapshot();
+    });
+  };
+  kv_events_ = std::make_unique<KvEventPublisher>(KvEventEncoder(key, spaces_have_tenants), std::move(sockets), [observe] { (void)observe(); });
+  kv_event_options_ = std::move(options);
+  return observe();
 }
 
 ModelService::ModelService(Engine& engine, const KvSetup& setup, std::unique_ptr<Scheduler> scheduler, ServedModel served)
@@ -53,6 +85,12 @@ ModelService::ModelService(Engine& engine, const KvSetup& setup, std::unique_ptr
 ordered_json ModelService::Model() const {
   return {{"id", model_id()}, {"object", "model"}, {"created", started_}, {"owned_by", "oscar"}, {"max_model_len", scheduler_->context()},
           {"root", model_id()}, {"parent", nullptr}, {"kv_method", scheduler_->method().name()}};
+}
+
+ordered_json ModelService::KvEventsJson() const {
+  if (kv_events_ == nullptr) return nullptr;
+  const std::string& replay = kv_event_options_.replay_endpoint;
+  return {{"endpoint", kv_event_options_.endpoint}, {"replay_endpoint", replay.empty() ? ordered_json() : ordered_json(replay)}, {"topic", kv_event_options_.topic}};
 }
 
 std::string ModelService::ServerInfo() {
@@ -71,7 +109,7 @@ std::string ModelService::ServerInfo() {
                    {"sampling_defaults", {{"temperature", sampling.temperature}, {"top_p", sampling.top_p}, {"top_k", sampling.top_k}, {"min_p", sampling.min_p},
                                           {"presence_penalty", sampling.presence_penalty}, {"frequency_penalty", sampling.frequency_penalty},
                                           {"repetition_penalty", sampling.repetition_penalty}}},
-                   {"kv_events", nullptr}});
+                   {"kv_events", KvEventsJson()}});
 }
 
 std::string ModelService::Describe(std::string_view path) {

@@ -11,6 +11,7 @@
 #include "src/engine/serve/answer_grammar.h"
 #include "src/engine/serve/cache_report.h"
 #include "src/engine/serve/completion_call.h"
+#include "src/engine/serve/kv_event_publisher.h"
 #include "src/engine/serve/scheduler.h"
 
 namespace oscar::engine {
@@ -21,10 +22,12 @@ class ModelService {
     std::string model_id;       // empty: the stem of the model's file
     bool strict_fields = false;
     SchedulerOptions scheduler;
+    KvEventOptions kv_events;
+    bool spaces_have_tenants = false;  // KvEventEncoder
   };
   // The engine must outlive it. Errors of the scheduler, of a template that cannot be read.
   static Result<std::unique_ptr<ModelService>> Start(Engine& engine, const KvSetup& setup, const Options& options);
-  ~ModelService() { scheduler_.reset(); }  // its last events go to answers that use the rest
+  ~ModelService();
 
   Engine& engine() { return engine_; }
   Scheduler& scheduler() { return *scheduler_; }
@@ -32,6 +35,7 @@ class ModelService {
   const std::string& model_id() const { return served_.id; }
   const ServedModel& served() const { return served_; }
   AnswerGrammars& grammars() { return grammars_; }
+  const KvEventPublisher* kv_events() const { return kv_events_.get(); }  // null: none
   const CacheReport& cache_report() const { return cache_report_; }
   const std::string& fingerprint() const { return fingerprint_; }  // of everything that the bits of an answer depend on
 
@@ -44,6 +48,9 @@ class ModelService {
   ModelService(Engine& engine, const KvSetup& setup, std::unique_ptr<Scheduler> scheduler, ServedModel served);
   nlohmann::ordered_json Model() const;
   std::string ServerInfo();
+  nlohmann::ordered_json KvEventsJson() const;
+
+  Status PublishKvEvents(KvEventOptions options, bool spaces_have_tenants);
 
   Engine& engine_;
   std::unique_ptr<Scheduler> scheduler_;
@@ -51,6 +58,8 @@ class ModelService {
   const CacheReport cache_report_;
   AnswerGrammars grammars_;
   std::string fingerprint_, openapi_;
+  KvEventOptions kv_event_options_;
+  std::unique_ptr<KvEventPublisher> kv_events_;  // observes the cache of the scheduler, which goes before it
   const int64_t started_;  // seconds since 1970
 };
 

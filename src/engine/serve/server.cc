@@ -82,7 +82,7 @@ class ServerImpl final : public Server {
     return {};
   }
   Status Serve(Engine& engine, const KvSetup& setup, const SchedulerOptions& scheduler) override {
-    OSCAR_ASSIGN_OR_RETURN(service_, ModelService::Start(engine, setup, {options_.model_id, options_.strict_fields, scheduler}));
+    OSCAR_ASSIGN_OR_RETURN(service_, ModelService::Start(engine, setup, {options_.model_id, options_.strict_fields, scheduler, options_.kv_events, completions_.spaces_have_tenants()}));
     ready_ = service_.get();
     return {};
   }
@@ -216,7 +216,7 @@ class ServerImpl final : public Server {
     }
     fields.emplace_back("Content-Type", "text/plain; version=0.0.4; charset=utf-8");
     const ServerMetrics metrics{service.model_id(), scheduler,      observer_->counts, http_->connections(),
-                                !draining_,         auth_failures_, completions_.num_refused_by_key(), service.bad_calls, observer_->writer.num_dropped()};
+                                !draining_,         auth_failures_, completions_.num_refused_by_key(), service.bad_calls, observer_->writer.num_dropped(), service.kv_events()};
     responder.Send(200, std::move(fields), MetricsBody(metrics, asked.value_or(options_.metrics_aliases)));
   }
 
@@ -269,6 +269,9 @@ Result<std::unique_ptr<Server>> Server::Listen(const ServerOptions& options) {
     return Status(StatusCode::kNotFound, "--kv-dir " + options.kv_folder.string() + ": no such folder");
   }
   const auto invalid = [](const std::string& text) { return Status(StatusCode::kInvalidArgument, text); };
+  if (options.kv_events.endpoint.empty() && !(options.kv_events.replay_endpoint.empty() && options.kv_events.topic.empty())) {
+    return invalid("--kv-events-replay, --kv-events-topic: need --kv-events");
+  }
   if (!(options.watchdog_seconds > 0)) return invalid("--watchdog: must be positive");
   if (options.http.max_connections_per_ip < 0) return invalid("--max-connections-per-ip: must not be negative");
   const KeyLimitOptions& limits = options.key_limits;

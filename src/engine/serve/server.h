@@ -11,6 +11,7 @@
 #include "src/engine/runtime/engine.h"
 #include "src/engine/serve/http_server.h"
 #include "src/engine/serve/key_limits.h"
+#include "src/engine/serve/kv_event_publisher.h"
 #include "src/engine/serve/request_log.h"
 #include "src/engine/serve/scheduler.h"
 #include "src/engine/serve/server_metrics.h"
@@ -30,6 +31,7 @@ struct ServerOptions {
   bool public_metrics = false;          // /metrics without a key
   MetricsAliases metrics_aliases = MetricsAliases::kVllm;
   std::filesystem::path kv_folder;      // of KV files; empty: none are kept
+  KvEventOptions kv_events;
   double watchdog_seconds = 60;         // without a step while there is work: stalled
   LogFormat log = LogFormat::kText;     // of requests, to standard error
 };

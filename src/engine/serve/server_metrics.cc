@@ -119,6 +119,9 @@ void AddServer(MetricsText& text, const ServerMetrics& server, const SchedulerSn
   text.Gauge("oscar_http_connections", "Open connections.", server.connections);
   text.Counter("oscar_auth_failures_total", "Requests with a missing or wrong key.", Real(server.auth_failures));
   text.Counter("oscar_tool_parse_failures_total", "Answers with text that begins as a tool call and is none.", Real(server.bad_calls));
+  const KvEventPublisher* events = server.kv_events;
+  text.Counter("oscar_kv_event_batches_total", "Batches of KV events that were published.", Real(events == nullptr ? 0 : events->num_batches()));
+  text.Counter("oscar_kv_event_resyncs_total", "Times that KV events were lost and all pages were told again.", Real(events == nullptr ? 0 : events->num_resyncs()));
   text.Counter("oscar_log_lines_dropped_total", "Lines of the log that nobody read in time.", Real(server.log_lines_dropped));
   text.Gauge("oscar_step_age_seconds", "Since the last step began, or the loop last looked for work.", now.step_age_seconds);
   text.Gauge("oscar_ready", "1 when new requests are taken.", server.ready ? 1 : 0);

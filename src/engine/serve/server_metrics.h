@@ -9,6 +9,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "src/engine/serve/kv_event_publisher.h"
 #include "src/engine/serve/scheduler.h"
 
 namespace oscar::engine {
@@ -39,6 +40,7 @@ struct ServerMetrics {
   uint64_t auth_failures = 0, refused_by_key = 0;
   uint64_t bad_calls = 0;           // answers with text that begins as a tool call and is none
   uint64_t log_lines_dropped = 0;
+  const KvEventPublisher* kv_events = nullptr;  // null: there are none
 };
 std::string MetricsBody(const ServerMetrics& metrics, MetricsAliases aliases);
 

@@ -56,6 +56,7 @@ class PagedKvCache final : public KvCache, public PrefixCache {
   Status Publish(SequenceId sequence, std::string_view space, std::span<const int32_t> tokens, PrefixRetention retention) override;
   void Clear() override;
   PrefixStats prefix_stats() const override;
+  void Observe(PrefixObserver* observer) override { prefixes_.Observe(observer); }
   Result<std::unique_ptr<ParkedSequence>> Park(SequenceId sequence) override;
   Result<SequenceId> Unpark(ParkedSequence& parked) override;
   Status Save(const std::filesystem::path& path, std::string_view identity) const override;

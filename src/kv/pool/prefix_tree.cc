@@ -138,7 +138,9 @@ void PrefixTree::Insert(std::string_view space, std::span<const int32_t> tokens,
   OSCAR_CHECK(static_cast<int>(tokens.size()) == sequence.length());
   const int length = sequence.length(), full_pages = length / kPageTokens;
   if (full_pages == 0) return;
-  Node* node = &spaces_.try_emplace(std::string(space)).first->second;
+  const auto root = spaces_.try_emplace(std::string(space)).first;
+  Node* node = &root->second;
+  node->space = &root->first;
   for (int index = 0; index < full_pages; ++index) {
     const auto [place, is_new] = node->children.try_emplace(PageAt(tokens, index));
     if (is_new) {
@@ -163,20 +165,17 @@ void PrefixTree::AddTail(Node& node, std::span<const int32_t> rest, const Sequen
   const int length = sequence.length(), first_page = std::min(EncodedEnd(length, windows_) / kPageTokens, node.depth);
   if (first_page == PagesFor(length)) return;  // in the sink alone, which can be resumed without
   // One that goes further along the same tokens serves the shorter one too.
-  for (std::size_t i = 0; i < node.tails.size();) {
-    const TailPlace old = node.tails[i];
+  std::vector<TailPlace> replaced;
+  for (const TailPlace old : node.tails) {
     const bool comparable = static_cast<std::size_t>(SharedTokens(old->rest, rest)) == std::min(old->rest.size(), rest.size());
     if (comparable && old->rest.size() >= rest.size()) {
       old->used = ++clock_;
       old->retention = std::max(old->retention, retention);
       return;
     }
-    if (comparable) {
-      retention = std::max(retention, old->retention);
-      RemoveTail(old);
-    } else {
-      ++i;
-    }
+    if (!comparable) continue;
+    retention = std::max(retention, old->retention);
+    replaced.push_back(old);
   }
   Tail tail;
   tail.node = &node;
@@ -188,13 +187,47 @@ void PrefixTree::AddTail(Node& node, std::span<const int32_t> rest, const Sequen
   tail.used = ++clock_;
   tails_.push_back(std::move(tail));
   node.tails.push_back(std::prev(tails_.end()));
-  for (Node* at = &node; at != nullptr; at = at->parent) ++at->tails_below;
+  int first_new = node.depth;
+  for (Node* at = &node; at != nullptr; at = at->parent) {
+    if (at->tails_below++ == 0 && at->parent != nullptr) first_new = at->depth - 1;
+  }
+  if (observer_ != nullptr && first_new < node.depth) {
+    const Path path = PathTo(node);
+    observer_->Stored(*path.space, path.tokens, first_new);
+  }
+  for (const TailPlace old : replaced) RemoveTail(old);
 }
 
 void PrefixTree::RemoveTail(TailPlace tail) {
-  std::erase(tail->node->tails, tail);
-  for (Node* node = tail->node; node != nullptr; node = node->parent) --node->tails_below;
+  Node& last = *tail->node;
+  std::erase(last.tails, tail);
+  int first_gone = last.depth;
+  for (Node* node = &last; node != nullptr; node = node->parent) {
+    if (--node->tails_below == 0 && node->parent != nullptr) first_gone = node->depth - 1;
+  }
   tails_.erase(tail);
+  if (observer_ == nullptr || first_gone == last.depth) return;
+  const Path path = PathTo(last);
+  observer_->Removed(*path.space, path.tokens, first_gone);
+}
+
+PrefixTree::Path PrefixTree::PathTo(const Node& node) {
+  Path path;
+  path.tokens.resize(static_cast<std::size_t>(node.depth * kPageTokens));
+  const Node* at = &node;
+  for (; at->parent != nullptr; at = at->parent) std::ranges::copy(*at->tokens, path.tokens.begin() + (at->depth - 1) * kPageTokens);
+  path.space = at->space;
+  return path;
+}
+
+void PrefixTree::Observe(PrefixObserver* observer) {
+  observer_ = observer;
+  if (observer_ == nullptr) return;
+  ForEachNode([this](const Node& node) {
+    if (node.parent == nullptr || node.tails_below == 0) return;
+    const Path path = PathTo(node);
+    observer_->Stored(*path.space, path.tokens, node.depth - 1);
+  });
 }
 
 // --- Giving up
@@ -286,6 +319,7 @@ bool PrefixTree::DropLeastUsed() {
 void PrefixTree::Clear() {
   tails_.clear();
   spaces_.clear();
+  if (observer_ != nullptr) observer_->Cleared();
 }
 
 // --- Reports
@@ -329,17 +363,11 @@ std::vector<PrefixTree::Point> PrefixTree::Points() const {
   std::vector<const Tail*> order;
   for (const Tail& tail : tails_) order.push_back(&tail);
   std::ranges::sort(order, std::greater<>(), &Tail::used);
-  std::map<const Node*, std::string> names;
-  for (const auto& [space, root] : spaces_) names[&root] = space;
   std::vector<Point> points;
   for (const Tail* tail : order) {
-    std::vector<const Node*> path;
-    const Node* node = tail->node;
-    for (; node->parent != nullptr; node = node->parent) path.push_back(node);
-    std::vector<int32_t> tokens;
-    for (auto at = path.rbegin(); at != path.rend(); ++at) tokens.insert(tokens.end(), (*at)->tokens->begin(), (*at)->tokens->end());
+    auto [space, tokens] = PathTo(*tail->node);
     tokens.insert(tokens.end(), tail->rest.begin(), tail->rest.end());
-    points.push_back({names[node], std::move(tokens), Pages(*tail->node, tail, tail->length), tail->retention});
+    points.push_back({*space, std::move(tokens), Pages(*tail->node, tail, tail->length), tail->retention});
   }
   return points;
 }

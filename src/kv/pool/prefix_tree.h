@@ -44,6 +44,8 @@ class PrefixTree {
   // Gives up the resume point that goes first, whoever holds its pages. False when there is none.
   bool DropLeastUsed();
   void Clear();
+  // As PrefixCache::Observe.
+  void Observe(PrefixObserver* observer);
 
   PrefixStats Stats() const;
   // A resume point as it was inserted.
@@ -73,6 +75,7 @@ class PrefixTree {
   struct Node {
     Node* parent = nullptr;        // null for the root of a space
     const PageTokens* tokens = nullptr;  // the key in the parent's map
+    const std::string* space = nullptr;  // of a root: its key in spaces_
     int depth = 0;                 // full pages up to and with this one; 0 for a root
     PageRef page;                  // empty where only tails hold the rows
     std::map<PageTokens, std::unique_ptr<Node>> children;
@@ -94,6 +97,12 @@ class PrefixTree {
   SequencePages Pages(const Node& node, const Tail* tail, int length) const;
   void AddTail(Node& node, std::span<const int32_t> rest, const SequencePages& sequence, PrefixRetention retention);
   void RemoveTail(TailPlace tail);
+  // The tokens of the pages up to and with this one, and whose they are.
+  struct Path {
+    const std::string* space = nullptr;
+    std::vector<int32_t> tokens;
+  };
+  static Path PathTo(const Node& node);
   int RemoveUnreusable(Node& node, int count, bool bf16);
   int RemoveUnreusable(int count, bool bf16);
   bool InSink(const Node& node) const { return (node.depth - 1) * kPageTokens < windows_.sink; }
@@ -108,6 +117,7 @@ class PrefixTree {
   std::list<Tail> tails_;
   uint64_t clock_ = 0;
   uint64_t evicted_tokens_ = 0;
+  PrefixObserver* observer_ = nullptr;
 };
 
 }  // namespace oscar::pool

@@ -6,6 +6,8 @@
 #include <map>
 #include <random>
 #include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "src/kv/pool/reservation.h"
@@ -255,6 +257,76 @@ TEST(PrefixTreeWalk, EqualsTheListOfWhatWasKept) {
                                     TierWindows{64, kEverythingRecent}}) {
     for (uint64_t walk = 0; walk < 6; ++walk) Walk(windows, seed + walk, 120);
   }
+}
+
+// What an observer knows: every reusable page by all tokens up to its end.
+class KnownPages final : public PrefixObserver {
+ public:
+  using Pages = std::set<std::pair<std::string, std::vector<int32_t>>>;
+  void Stored(std::string_view space, std::span<const int32_t> tokens, int first_page) override {
+    EXPECT_TRUE(first_page == 0 || pages.contains({std::string(space), Begin(tokens, first_page)})) << "a page before the one it follows";
+    for (int page = first_page + 1; page * kPageTokens <= static_cast<int>(tokens.size()); ++page) {
+      EXPECT_TRUE(pages.insert({std::string(space), Begin(tokens, page)}).second) << "stored twice";
+    }
+  }
+  void Removed(std::string_view space, std::span<const int32_t> tokens, int first_page) override {
+    for (int page = first_page + 1; page * kPageTokens <= static_cast<int>(tokens.size()); ++page) {
+      EXPECT_EQ(pages.erase({std::string(space), Begin(tokens, page)}), 1u) << "removed and not there";
+    }
+  }
+  void Cleared() override { pages.clear(); }
+
+  static std::vector<int32_t> Begin(std::span<const int32_t> tokens, int num_pages) {
+    return {tokens.begin(), tokens.begin() + num_pages * kPageTokens};
+  }
+  static Pages Of(const PrefixTree& tree) {
+    Pages pages;
+    for (const PrefixTree::Point& point : tree.Points()) {
+      for (int page = 1; page * kPageTokens <= static_cast<int>(point.tokens.size()); ++page) pages.insert({point.space, Begin(point.tokens, page)});
+    }
+    return pages;
+  }
+
+  Pages pages;
+};
+
+TEST(PrefixTreeObserver, KnowsThePagesOfAllResumePointsWhateverHappens) {
+  std::mt19937_64 rng(testing::TestSeed(71));
+  PagePool bf16("BF16", 2000), encoded("encoded", 2000);
+  KnownPages known;
+  PrefixTree tree(kWindows);
+  tree.Observe(&known);
+  std::size_t most = 0;
+  for (int i = 0; i < 600; ++i) {
+    const uint64_t what = rng() % 20;
+    if (what == 0) {
+      tree.EvictEncoded(1 + static_cast<int>(rng() % 6));
+    } else if (what == 1) {
+      tree.EvictBf16(1 + static_cast<int>(rng() % 6));
+    } else if (what == 2) {
+      tree.DropLeastUsed();
+    } else if (what == 3 && rng() % 10 == 0) {
+      tree.Clear();
+    } else {
+      const std::string space = rng() % 3 == 0 ? "other" : "";
+      std::vector<int32_t> tokens = Tokens(1 + static_cast<int>(rng() % 400), 1000 * static_cast<int32_t>(rng() % 2));
+      if (rng() % 2 == 0) tokens = Join(tokens, Tokens(1 + static_cast<int>(rng() % 300), 5000 + 1000 * static_cast<int32_t>(rng() % 3)));
+      SequencePages sequence(kWindows);
+      auto reservation = Reservation::Make(sequence, bf16, encoded, static_cast<int>(tokens.size()));
+      ASSERT_TRUE(reservation.ok()) << reservation.status().message();
+      reservation->Commit(static_cast<int>(tokens.size()));
+      tree.Insert(space, tokens, sequence, rng() % 2 == 0 ? PrefixRetention::kSpare : PrefixRetention::kNormal);
+    }
+    ASSERT_EQ(known.pages, KnownPages::Of(tree)) << "operation " << i;
+    most = std::max(most, known.pages.size());
+  }
+  EXPECT_GT(most, 20u);
+  KnownPages late;
+  tree.Observe(&late);
+  EXPECT_EQ(late.pages, known.pages);
+  tree.Observe(nullptr);
+  tree.Clear();
+  EXPECT_FALSE(late.pages.empty());
 }
 
 }  // namespace
