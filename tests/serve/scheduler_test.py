@@ -165,6 +165,12 @@ class Pressure(unittest.TestCase):
             stream.close()
             wait_until(lambda: server.metrics()["oscar_requests_running"] == 0)
 
+    def test_a_busy_server_is_healthy(self):
+        with RunningServer(*KV, "-c", "1024", "--max-running", "1", "--max-queued-requests", "0", "--kv-bytes", "300000000") as server:
+            stream = server.open_stream({"prompt": tokens_of(100, 32), "max_tokens": 900, "ignore_eos": True})
+            self.assertEqual(server.json("GET", "/health_generate"), {"status": "ok"})  # long before its own token could come
+            stream.close()
+
     def test_an_aborted_request_ends(self):
         with RunningServer(*KV, "-c", "1024", "--kv-bytes", "300000000") as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
             body = {"prompt": tokens_of(200, 31), "max_tokens": 800, "ignore_eos": True}

@@ -20,6 +20,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::chrono::seconds kProbeDeadline{5};
+constexpr std::chrono::milliseconds kProbePause{50};
 
 void NameIgnored(const CompletionCall& call, HttpFields* fields) {
   if (call.ignored_fields.empty()) return;
@@ -120,35 +121,52 @@ void CompletionRoutes::Render(ModelService& service, CallKind kind, const HttpRe
   SendJson(responder, 200, std::move(fields), JsonText(kind == CallKind::kChat ? prompts.at(0) : prompts));
 }
 
-void CompletionRoutes::HealthGenerate(ModelService& service, HttpFields fields, const std::shared_ptr<ObservedResponder>& responder) {
-  GenerationRequest probe;
-  probe.prompt = {std::max(0, service.engine().tokenizer().bos_id())};
-  probe.answer.max_tokens = 1;
-  probe.answer.sampling.temperature = 0;
-  probe.priority = std::numeric_limits<int>::min();
-  probe.deadline_seconds = static_cast<double>(kProbeDeadline.count());
-  // Whoever is first answers: the token, or the clock.
-  const auto answer = [fields = std::move(fields), responder, answered = std::make_shared<std::atomic<bool>>(false)](int status, const char* text) {
-    if (!answered->exchange(true)) SendJson(*responder, status, fields, JsonText({{"status", text}}));
-  };
-  const auto timer = std::make_shared<boost::asio::steady_timer>(workers_, kProbeDeadline);
-  const auto id = std::make_shared<std::atomic<uint64_t>>(0);
-  Scheduler& scheduler = service.scheduler();
-  timer->async_wait([answer, &scheduler, id](const boost::system::error_code& error) {
-    if (error) return;  // it came in time
-    answer(503, "stalled");
-    scheduler.Cancel(*id);
-  });
-  const auto submitted = scheduler.Submit(std::move(probe), [answer, timer](const GenerationEvent& event) {
-    if (!event.last()) return;
-    event.error.ok() ? answer(200, "ok") : answer(503, "failed");
-    timer->cancel();
-  });
-  if (submitted.ok()) {
-    *id = *submitted;
-  } else {
-    answer(503, "failed");
+// One look of a probe at its scheduler, and the next one a little later. Whoever is first answers: a token, a failure, or the clock. Any
+// token that came since counts: where all places are taken the probe's own would wait for one, which says nothing of the server.
+struct CompletionRoutes::Probe : std::enable_shared_from_this<CompletionRoutes::Probe> {
+  Probe(boost::asio::thread_pool& workers, Scheduler& asked, HttpFields with, std::shared_ptr<ObservedResponder> to)
+      : scheduler(asked), fields(std::move(with)), responder(std::move(to)), timer(workers), tokens_before(asked.counters().generated_tokens) {}
+
+  void Answer(int status, const char* text) {
+    if (!answered.exchange(true)) SendJson(*responder, status, fields, JsonText({{"status", text}}));
   }
+  void Watch() {
+    timer.expires_after(kProbePause);
+    timer.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+      if (error || self->answered) return;
+      const bool has_token = self->scheduler.counters().generated_tokens > self->tokens_before;
+      if (!has_token && std::chrono::steady_clock::now() < self->end) return self->Watch();
+      has_token ? self->Answer(200, "ok") : self->Answer(503, "stalled");
+      self->scheduler.Cancel(self->id);
+    });
+  }
+
+  Scheduler& scheduler;
+  const HttpFields fields;
+  const std::shared_ptr<ObservedResponder> responder;
+  boost::asio::steady_timer timer;
+  const uint64_t tokens_before;
+  const std::chrono::steady_clock::time_point end = std::chrono::steady_clock::now() + kProbeDeadline;
+  std::atomic<bool> answered = false;
+  std::atomic<uint64_t> id = 0;
+};
+
+void CompletionRoutes::HealthGenerate(ModelService& service, HttpFields fields, const std::shared_ptr<ObservedResponder>& responder) {
+  GenerationRequest request;
+  request.prompt = {std::max(0, service.engine().tokenizer().bos_id())};
+  request.answer.max_tokens = 1;
+  request.answer.sampling.temperature = 0;
+  request.priority = std::numeric_limits<int>::min();
+  request.deadline_seconds = static_cast<double>(kProbeDeadline.count());
+  request.is_further_choice = true;  // a full queue does not refuse it
+  const auto probe = std::make_shared<Probe>(workers_, service.scheduler(), std::move(fields), responder);
+  const auto submitted = service.scheduler().Submit(std::move(request), [probe](const GenerationEvent& event) {
+    if (!event.last() || event.timed_out) return;
+    event.error.ok() ? probe->Answer(200, "ok") : probe->Answer(503, "failed");
+  });
+  if (!submitted.ok()) return probe->Answer(503, "failed");
+  probe->id = *submitted;
+  probe->Watch();
 }
 
 int CompletionRoutes::Abort(ModelService& service, const std::string& id) {

@@ -44,6 +44,7 @@ class CompletionRoutes {
   uint64_t num_refused_by_key() const { return refused_by_key_; }
 
  private:
+  struct Probe;
   // Whose share of the machine a request uses, and whose prefixes it sees.
   void SetTenant(const Caller& caller, GenerationRequest* request) const;
   void Submit(ModelService& service, CompletionCall& call, const std::shared_ptr<StreamedAnswer>& answer, const std::shared_ptr<ObservedResponder>& responder,
