@@ -11,11 +11,13 @@ import sys
 import tempfile
 
 for core in sorted(os.sched_getaffinity(0)):
-    lock = os.open(pathlib.Path(tempfile.gettempdir()) / f"oscar_test_core_{core}", os.O_CREAT | os.O_RDWR, 0o666)
+    lock = None
     try:
+        lock = os.open(pathlib.Path(tempfile.gettempdir()) / f"oscar_test_core_{core}_of_{os.getuid()}", os.O_CREAT | os.O_RDWR, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
+    except OSError:  # another test has it, or the file is not ours
+        if lock is not None:
+            os.close(lock)
         continue
     os.set_inheritable(lock, True)  # held until the command ends
     os.sched_setaffinity(0, {core})

@@ -22,7 +22,6 @@ namespace {
 using engine::Cell;
 using engine::NumberFormat;
 
-
 struct KernelArguments {
   engine::EngineOptions engine;
   std::vector<std::string> methods{"bf16", "int2:balanced"};

@@ -17,7 +17,6 @@ using engine::SpeedCell;
 using engine::SpeedPart;
 using engine::SpeedReport;
 
-
 // The lowest times of any peer at a context.
 std::optional<SpeedCell> BestPeer(const SpeedReport& report, int context) {
   std::optional<SpeedCell> best;

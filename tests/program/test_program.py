@@ -71,7 +71,7 @@ class CommandLine(ErrorCase):
 
     def test_bad_values_are_refused_before_the_model_is_opened(self):
         for args, part in ((["--sink", "65"], "--sink 65"), (["--recent", "-64"], "--recent -64"), (["-t", "-1"], "--threads -1"),
-                           (["-c", "-5"], "--ctx -5"), (["--temperature", "-1"], "temperature"), (["--top-p", "2"], "top_p"), (["-n", "-1"], "--max-tokens -1"),
+                           (["-c", "-5"], "--ctx -5"), (["--temperature", "-1"], "--temperature -1"), (["--top-p", "2"], "--top-p 2"), (["-n", "-1"], "--max-tokens -1"),
                            (["--stop", ""], "--stop"), (["--seed", "-1"], "--seed"), (["--seed", "18446744073709551616"], "18446744073709551616"),
                            (["--weights", "f16"], '"f16": must be one of f32, stored'), (["--device", "gpu"], "cpu, cuda")):
             self.assert_one_line_error(run("run", "-m", "x", "-p", "hi", *args), 2, part)

@@ -9,7 +9,8 @@ namespace {
 constexpr int kUnsplitQueries = 16;
 // Pages of a part when they are split: 512 tokens, against which the merge of a part costs under one percent.
 constexpr int kPartPages = 8;
-// Most parts of one kind and tile; bounds the workspace and what starts anew with a part (128K tokens in parts of 4096).
+// Most parts of one kind and tile; bounds the workspace and what starts anew with a part (128K tokens in parts of 4096); 32 per KV head
+// keep that many threads busy at batch 1, and may not depend on their number: results would.
 constexpr int kMaxParts = 32;
 
 int PagesPerPart(int num_pages, int num_queries) {

@@ -15,7 +15,7 @@ namespace oscar::engine {
 
 inline constexpr int64_t kBlock = 32;  // values that share a scale
 
-// Rounds 32 activations and returns their scale, through fp16 when `stored` (as ggml's Q8_0 and Q8_1 keep it). Loops that the compiler turns into vectors: the
+// Rounds 32 activations and returns their scale, through fp16 with kStored (as ggml's Q8_0 and Q8_1 keep it). Loops that the compiler turns into vectors: the
 // largest magnitude as an integer, rounding by a number whose unit is 1. A NaN stays one.
 template <bool kStored>
 OSCAR_BLOCK_TARGET inline float RoundBlock(const float* x, int8_t* values) {

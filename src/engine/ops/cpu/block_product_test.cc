@@ -4,6 +4,7 @@
 
 #include <ggml.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <string>
@@ -30,7 +31,7 @@ TEST_P(BlockProduct, IsExactForTheRoundedActivations) {
     std::vector<float> stored(values.size());
     ggml_get_type_traits(type)->to_float(weights.data(), stored.data(), width * kRows);
     std::vector<float> x = testing::NormalVector(rng, static_cast<size_t>(width));
-    for (int i = 0; i < 32; ++i) x[static_cast<size_t>(i)] = 0.0f;  // a block of nothing
+    if (width > 32) std::fill_n(x.begin(), 32, 0.0f);  // a block of nothing
     base::Buffer prepared = base::Buffer::Allocate(product->activation_bytes(width)).value();
     product->prepare(x.data(), width, prepared.data());
     const auto* rounded = reinterpret_cast<const int8_t*>(prepared.data());

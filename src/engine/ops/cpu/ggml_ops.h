@@ -57,7 +57,7 @@ class GgmlOps final : public Ops {
   // Places the graph just recorded; grows scratch, which drops all other recordings.
   Status PlaceNewGraph();
   ggml_context* context() const { return graph_->context(); }
-  // The product of a recording of one row, or of kInvariant, where we have one of our own.
+  // The product of one row, of the few of a small batch with weights in blocks of 32, or of kInvariant, where we have one of our own.
   ggml_tensor* MatMulRows(const Weight& matrix, const RowProduct& product, ggml_tensor* x);
   // The product of many rows (tiled_product.h).
   ggml_tensor* MatMulTiled(const Weight& matrix, ggml_tensor* x);

@@ -97,7 +97,7 @@ TEST(GgmlOps, MatMulAndEmbedWorkForEveryTypeOfWeights) {
   int shape = 0;
   for (ggml_type type : types) {
     const TestWeight matrix(type, {kIn, kOut}, values);
-    for (int rows : {1, 3, 17}) {
+    for (int rows : {1, 3, 7, 8, 17}) {
       std::vector<float> x = NormalVector(rng, static_cast<size_t>(kIn * rows));
       std::vector<float> y(static_cast<size_t>(kOut * rows)), embedded(static_cast<size_t>(kIn * rows));
       ops.Bind(Slot::kHidden, x.data());

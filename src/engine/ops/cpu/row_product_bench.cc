@@ -1,4 +1,4 @@
-// Products of quantised weights with one row of activations: ours beside ggml's, in one run. Q5_0 in sizes of Qwen2.5-0.5B, Q4_K in
+// Products of quantised weights with one row of activations: ours beside ggml's, in one run. Q5_0 and Q8_0 in sizes of Qwen2.5-0.5B, Q4_1 of SmolLM2, Q4_K in
 // the width of Qwen2.5-1.5B; rows that the caches hold, and more than they hold.
 #include <benchmark/benchmark.h>
 

@@ -10,6 +10,10 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #include "src/engine/ops/cpu/block_formats-inl.h"
+#else
+namespace oscar::engine {
+constexpr int64_t kBlock = 32;
+}
 #endif
 
 namespace oscar::engine {
@@ -84,7 +88,8 @@ OSCAR_BLOCK_TARGET void Decode(const uint8_t* block, uint8_t* codes, float* scal
   }
 }
 
-// Formats with blocks of 256 add: sub-blocks per 32 values (kSubs), and Decode, which writes codes, scales and minima of one block of the file.
+// Formats with blocks of 256 values have Decode, which writes codes, scales and minima of one block of the file.
+
 // Scales and minima of 6 bits, shared by Q4_K and Q5_K: d, dmin, then 12 bytes.
 OSCAR_BLOCK_TARGET void DecodeScalesOfK(const uint8_t* block, float* scales, float* minima) {
   const float scale = F32FromF16(block), minimum = F32FromF16(block + 2);

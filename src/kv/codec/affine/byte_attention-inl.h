@@ -339,9 +339,10 @@ class ByteAttentionPart {
     SumWords<kWeightStride>(from, Layout::kTokenWords, weight_high_, weight_low_, sums);
     for (size_t r = 0; r < kRows; ++r) {
       float* HWY_RESTRICT out = params_.sums.output + (first_row + r) * d_ + c;
-      const F32Vec step = hn::Set(df, weight_steps_[r]);
+      const F32Vec step = hn::Set(df, weight_steps_[r]), centre = hn::Set(df, weight_centres_[r]);
       for (size_t v = 0; v < kVectors; ++v) {
-        hn::StoreU(hn::MulAdd(hn::ConvertTo(df, sums[r][v]), step, hn::LoadU(df, out + v * kLanes)), df, out + v * kLanes);
+        const F32Vec levels = hn::Sub(hn::ConvertTo(df, sums[r][v]), centre);  // page by page: sums of codes would grow, their centre with them
+        hn::StoreU(hn::MulAdd(levels, step, hn::LoadU(df, out + v * kLanes)), df, out + v * kLanes);
       }
     }
   }
@@ -363,12 +364,15 @@ class ByteAttentionPart {
     const F32Vec weight = Exp2NonPositive(hn::Sub(of_page, now));
     hn::Store(weight, df, factor);
     hn::Store(hn::Mul(weight, hn::Set(df, weight_step_)), df, weight_steps_);
+    F32Vec totals[kRows];  // whole numbers below 2^24, whatever the order of their sums
     for (size_t r = 0; r < kRows; ++r) {
       max_[first_row + r] = row_max[r];
       if (shrink[r] != 1.0f) ShrinkRow(first_row + r, shrink[r]);
       PrefetchLines(kPrefetchLines);
-      AddWeights(first_row + r, r, page_max[r], factor[r]);
+      totals[r] = AddWeights(first_row + r, r, page_max[r], factor[r]);
     }
+    const F32Vec total = ReduceRows(totals, [](F32Vec a, F32Vec b) HWY_ATTR { return hn::Add(a, b); });
+    hn::Store(hn::Mul(total, hn::Set(df, kCentre)), df, weight_centres_);
   }
 
   // Scores of row `in_block` of the block, in place of their sums. Returns the largest of every lane.
@@ -398,7 +402,8 @@ class ByteAttentionPart {
     hn::Store(hn::Mul(hn::Load(df, offset_sum_ + r * kLanes), factor), df, offset_sum_ + r * kLanes);
   }
 
-  HWY_INLINE void AddWeights(size_t r, size_t in_block, float page_max, float page_factor) {
+  // Returns the numbers of the row, summed lane by lane.
+  HWY_INLINE F32Vec AddWeights(size_t r, size_t in_block, float page_max, float page_factor) {
     const F32Tag df;
     const int32_t* HWY_RESTRICT scores = score_sums_ + in_block * kPageTokens;
     const F32Vec highest = hn::Set(df, page_max), factor = hn::Set(df, page_factor);
@@ -413,13 +418,12 @@ class ByteAttentionPart {
       numbers[v] = hn::NearestInt(hn::Mul(p, hn::Load(df, value_scale_ + at)));
       total = hn::Add(total, numbers[v]);
     }
-    // The centre of the codes, the same for all channels, goes with the offsets.
-    offset_sum = hn::MulAdd(hn::ConvertTo(df, total), hn::Set(df, -kCentre * weight_step_), offset_sum);
     bytes_.StorePage(numbers, weight_high_ + in_block * kWeightStride, weight_low_ + in_block * kWeightStride);
     float* HWY_RESTRICT sums = sum_ + r * kLanes;
     float* HWY_RESTRICT offset_sums = offset_sum_ + r * kLanes;
     hn::Store(hn::MulAdd(sum, factor, hn::Load(df, sums)), df, sums);
     hn::Store(hn::MulAdd(offset_sum, factor, hn::Load(df, offset_sums)), df, offset_sums);
+    return hn::ConvertTo(df, total);
   }
 
   void Finish() {
@@ -453,6 +457,7 @@ class ByteAttentionPart {
   alignas(64) float offset_sum_[kMaxRows * kLanes];
   float query_sum_[kMaxRows], query_step_[kMaxRows], query_centre_[kMaxRows];
   alignas(64) float weight_steps_[HWY_MAX(kBlockRows, kLanes)];
+  alignas(64) float weight_centres_[HWY_MAX(kBlockRows, kLanes)];
   float max_[kMaxRows + kLanes];  // a block of rows is read as a whole vector
   float weight_step_ = 0;
 };

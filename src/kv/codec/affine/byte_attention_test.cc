@@ -1,5 +1,5 @@
-// The two ways to take byte dot products, with and without the processor's own instruction, give the same bits. Closeness to the
-// judge is a matter of the tests of Attend.
+// The two ways to take byte dot products, with and without the processor's own instruction, give the same bits, and so does a row alone and beside
+// others. Closeness to the judge is a matter of the tests of Attend.
 #include "src/base/cpu_features.h"
 #include "src/base/simd_targets.h"
 
@@ -19,6 +19,10 @@ bool DecodeWith(bool instruction, const kernels::AttendPartParams& params) {
 #if HWY_TARGET == HWY_AVX3
   if (instruction && !base::HasAvx512Vnni()) return false;
   instruction ? ByteAttentionPart<kBits, true>(params).Run() : ByteAttentionPart<kBits, false>(params).Run();
+  return true;
+#elif HWY_TARGET == HWY_AVX2
+  if (instruction) return false;
+  ByteAttentionPart<kBits, false>(params).Run();
   return true;
 #else
   (void)instruction, (void)params;
@@ -75,7 +79,7 @@ struct Rows {
   std::vector<float> terms, phases;  // of a turning key mean, [rows, d] and [3 pages, d], or empty
 };
 
-// Outputs of all rows, then their maxima, then their sums; empty where this target has one way only.
+// Outputs of all rows, then their maxima, then their sums; empty where this target has no such way.
 std::vector<float> Decode(int bits, bool instruction, const base::Buffer& pages, const Rows& rows_of) {
   const int d = rows_of.d, rows = static_cast<int>(rows_of.queries.size()) / d;
   const std::vector<int32_t> ids = {2, 0, 1};
