@@ -18,7 +18,8 @@ GENERATED = 5600  # text is tokenised anew by the next request, into fewer token
 SYSTEM = ("You are the clerk of a small harbour. You keep the log book of all ships that call there, you remember what you are told, and you answer "
           "questions in plain words, as briefly as you can. ") * 3
 FACTS = "Please remember this: the access code of the harbour office is 7319-4426, and the lighthouse keeper is called Marit Solheim."
-TASK = "Now something else: write a very long essay on how bread is baked in different countries, with many chapters."
+# What is generated must not name the facts again; a free essay of a small model comes back to them.
+TASK = "Now something else: write all numbers from 1 to 3000 one after the other, with a comma between them, and leave none out."
 QUESTIONS = {"What is the access code of the harbour office?": "7319-4426", "What is the name of the lighthouse keeper?": "Marit Solheim"}
 
 
@@ -43,11 +44,11 @@ class Recall(unittest.TestCase):
         server = Server()
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": FACTS}, {"role": "assistant", "content": "I have noted both in the log book."},
                     {"role": "user", "content": TASK}]
-        essay = server.chat(messages, temperature=0.8, top_p=0.95, seed=11, max_tokens=GENERATED, ignore_eos=True)
-        self.assertGreaterEqual(essay["usage"]["completion_tokens"], GENERATED)
-        text = essay["choices"][0]["message"]["content"]
+        numbers = server.chat(messages, temperature=0, max_tokens=GENERATED, ignore_eos=True)
+        self.assertGreaterEqual(numbers["usage"]["completion_tokens"], GENERATED)
+        text = numbers["choices"][0]["message"]["content"]
         for fact in QUESTIONS.values():
-            self.assertNotIn(fact, text, "the essay repeats the fact, so that it would not be recalled from afar")
+            self.assertNotIn(fact, text, "what was generated repeats the fact, so that it would not be recalled from afar")
         messages.append({"role": "assistant", "content": text})
         answers = {}
         for question, fact in QUESTIONS.items():  # the second goes back behind the first: a truncation
