@@ -2,18 +2,24 @@
 // formats with 32 values.
 #pragma once
 
+#include <cstdint>
+
+#if defined(__x86_64__)
 #include <immintrin.h>
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
 #include <cstring>
 
 #define OSCAR_BLOCK_TARGET __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")))
 
+#endif
+
 namespace oscar::engine {
 
 inline constexpr int64_t kBlock = 32;  // values that share a scale
+
+#if defined(__x86_64__)
 
 // Rounds 32 activations and returns their scale, through fp16 with kStored (as ggml's Q8_0 and Q8_1 keep it). Loops that the compiler turns into vectors: the
 // largest magnitude as an integer, rounding by a number whose unit is 1. A NaN stays one.
@@ -78,5 +84,7 @@ struct Q8_0 {
   static constexpr bool kHasMinima = false;
   OSCAR_BLOCK_TARGET static __m256i Codes(const uint8_t* block) { return _mm256_xor_si256(Load32(block + 2), _mm256_set1_epi8(static_cast<char>(0x80))); }
 };
+
+#endif
 
 }  // namespace oscar::engine

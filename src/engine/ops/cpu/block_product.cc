@@ -4,10 +4,7 @@
 
 #include "src/base/check.h"
 #include "src/base/cpu_features.h"
-
-#if defined(__x86_64__)
 #include "src/engine/ops/cpu/block_formats-inl.h"
-#endif
 
 namespace oscar::engine {
 

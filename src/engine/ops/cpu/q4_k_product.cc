@@ -7,8 +7,8 @@
 // GCC 12 takes the undefined operands of its own intrinsics for ours (its bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
-#include "src/engine/ops/cpu/block_formats-inl.h"
 #endif
+#include "src/engine/ops/cpu/block_formats-inl.h"
 
 namespace oscar::engine {
 
@@ -120,6 +120,6 @@ void MultiplyQ4KRows(const std::byte*, const std::byte*, int64_t, int64_t, int64
 #endif
 
 // Values, scales and scaled sums.
-std::size_t Q4KActivationBytes(int64_t width) { return static_cast<std::size_t>(width + 8 * (width / 32)); }
+std::size_t Q4KActivationBytes(int64_t width) { return static_cast<std::size_t>(width + 8 * (width / kBlock)); }
 
 }  // namespace oscar::engine

@@ -9,12 +9,8 @@
 // GCC 12 takes the undefined operands of its own intrinsics for ours (its bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
-#include "src/engine/ops/cpu/block_formats-inl.h"
-#else
-namespace oscar::engine {
-constexpr int64_t kBlock = 32;
-}
 #endif
+#include "src/engine/ops/cpu/block_formats-inl.h"
 
 namespace oscar::engine {
 
