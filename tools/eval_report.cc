@@ -16,6 +16,7 @@
 #include "oscar/version.h"
 #include "src/base/status_macros.h"
 #include "src/engine/evaluate/kl_divergence.h"
+#include "src/engine/evaluate/task_run.h"
 #include "src/engine/hub/model_cache.h"
 #include "src/engine/runtime/calibration_run.h"
 #include "src/engine/runtime/calibration_text.h"
@@ -35,8 +36,9 @@ namespace fs = std::filesystem;
 struct ReportArguments {
   engine::EngineOptions engine;
   std::vector<std::string> methods{"int2:naive", "int2:clip", "int2:hadamard", "int2:oscar", "int2:balanced", "int1:balanced", "kivi", "q4_0"};
-  std::string text, code, page = "report.html", work, python = "python3";
+  std::string text, code, suite, data, page = "report.html", work, python = "python3";
   double minutes = 30;
+  int window = 0;  // 0: what the budget has
   bool quiet = false;
 };
 
@@ -72,7 +74,8 @@ nlohmann::ordered_json SettingsOf(const ReportArguments& arguments) {
   const auto model = engine::ModelCache().Resolve(arguments.engine.model);
   return {{"model", arguments.engine.model}, {"model_file", model.ok() ? StateOf(*model) : ""}, {"text_files", StateOf(arguments.text)},
           {"code_files", StateOf(arguments.code)}, {"minutes", arguments.minutes}, {"methods", arguments.methods}, {"text", arguments.text}, {"code", arguments.code},
-          {"weights", arguments.engine.weights == engine::WeightPrecision::kF32 ? "f32" : "stored"}, {"sink", arguments.engine.sink}, {"recent", arguments.engine.recent}, {"version", std::string(kVersion)}};
+          {"suite", arguments.suite}, {"data", arguments.data}, {"data_file", StateOf(arguments.data)}, {"window", arguments.window},
+          {"device", arguments.engine.device == engine::Device::kCuda ? "cuda" : "cpu"}, {"weights", arguments.engine.weights == engine::WeightPrecision::kF32 ? "f32" : "stored"}, {"sink", arguments.engine.sink}, {"recent", arguments.engine.recent}, {"version", std::string(kVersion)}};
 }
 
 std::string RedrawCommand(const ReportArguments& arguments, const fs::path& work) {
@@ -81,6 +84,9 @@ std::string RedrawCommand(const ReportArguments& arguments, const fs::path& work
                                  std::to_string(arguments.engine.recent)};
   if (!arguments.text.empty()) words.insert(words.end(), {"--text", arguments.text});
   if (!arguments.code.empty()) words.insert(words.end(), {"--code", arguments.code});
+  if (!arguments.suite.empty()) words.insert(words.end(), {"--suite", arguments.suite, "--data", arguments.data});
+  if (arguments.window > 0) words.insert(words.end(), {"--window", std::to_string(arguments.window)});
+  if (arguments.engine.device == engine::Device::kCuda) words.insert(words.end(), {"--device", "cuda"});
   if (arguments.engine.weights == engine::WeightPrecision::kF32) words.insert(words.end(), {"--weights", "f32"});
   if (arguments.engine.threads > 0) words.insert(words.end(), {"-t", std::to_string(arguments.engine.threads)});
   words.insert(words.end(), {"--python", arguments.python, "--work", work.string(), "-o", arguments.page});
@@ -106,8 +112,17 @@ Result<nlohmann::ordered_json> MakePlan(const ReportArguments& arguments, const 
   OSCAR_ASSIGN_OR_RETURN(budget.tokens_per_second, MeasureSpeed(*engine));
   budget.trained_tokens = engine->model().config().max_context;
   budget.head_dim = engine->model().config().kv.head_dim;
-  ReportInputs inputs{arguments.engine, {}, arguments.text, arguments.code, work};
-  for (const std::string& method : arguments.methods) {
+  budget.kl_window = arguments.window;
+  if (arguments.window > budget.trained_tokens) {
+    return Status(StatusCode::kInvalidArgument, fmt::format("--window {}: the model was trained for {} tokens", arguments.window, budget.trained_tokens));
+  }
+  if (!arguments.suite.empty()) {
+    auto suite = engine::ParseTaskSuite(arguments.suite);
+    if (!suite.ok()) return suite.status().WithContext("--suite");
+    OSCAR_TRY(engine::ReadTaskItems(*suite, arguments.data, 0).status());
+  }
+  ReportInputs inputs{arguments.engine, {}, arguments.text, arguments.code, arguments.suite, arguments.data, arguments.python, work};
+  for (const std::string& method : arguments.methods) {  // METHOD=PROFILE is no calibrated method's name: what it names is there
     const bool fits = engine::IsCalibrated(method) && !fs::exists(engine::ModelCache::ProfilePath(engine->model_path(), method));
     inputs.methods.push_back({method, fits});
     if (!fits) OSCAR_TRY(SetUpMethods("eval report", *engine, {method}).status());  // what cannot run is known before minutes of work
@@ -183,9 +198,12 @@ Status RunReport(const ReportArguments& arguments) {
   // What would fail at the end is refused before the measurements.
   const auto invalid = [](std::string why) { return Status(StatusCode::kInvalidArgument, std::move(why)); };
   constexpr double kMostMinutes = 1e5;
+  constexpr int kLeastWindow = 512;
   if (!(arguments.minutes > 0 && arguments.minutes <= kMostMinutes)) {
     return invalid(fmt::format("--minutes {}: must be positive and at most {:.0f}", arguments.minutes, kMostMinutes));
   }
+  if (arguments.window != 0 && arguments.window < kLeastWindow) return invalid(fmt::format("--window {}: must be at least {}", arguments.window, kLeastWindow));
+  if (arguments.suite.empty() != arguments.data.empty()) return invalid("--suite and --data: one needs the other");
   if (arguments.page.empty()) return invalid("-o: the name of the page is empty");
   if (fs::is_directory(arguments.page)) return invalid("-o " + arguments.page + ": is a folder");
   const fs::path parent = fs::path(arguments.page).parent_path();
@@ -214,7 +232,8 @@ void AddEvalReportCommand(CLI::App& eval, int& exit_code) {
   auto arguments = std::make_shared<ReportArguments>();
   CLI::App* command = eval.add_subcommand("report", "All evaluations of one model within a budget, as one HTML page; an interrupted one goes on");
   AddModelOptions(*command, arguments->engine);
-  command->add_option("--kv", arguments->methods, "Methods; calibrated ones without a profile beside the model are calibrated into the work folder")
+  AddDeviceOption(*command, arguments->engine);
+  command->add_option("--kv", arguments->methods, "Methods, each METHOD or METHOD=PROFILE; calibrated ones without a profile, named or beside the model, are calibrated into the work folder")
       ->capture_default_str()
       ->delimiter(',')
       ->type_name("METHOD,...");
@@ -222,6 +241,9 @@ void AddEvalReportCommand(CLI::App& eval, int& exit_code) {
   command->add_option("--minutes", arguments->minutes, "Budget: sizes of the steps follow from it and a measured speed")->capture_default_str()->type_name("N");
   command->add_option("--text", arguments->text, "Prose: file or folder (default: the text built into the program)")->type_name("PATH");
   command->add_option("--code", arguments->code, "Code, for a second KL: file or folder")->type_name("PATH");
+  command->add_option("--window", arguments->window, "Tokens per window of KL and of calibration (default: what the budget has, up to 2048)")->type_name("TOKENS");
+  command->add_option("--suite", arguments->suite, "Task suite to answer, as for eval tasks (default: none)")->type_name("NAME");
+  command->add_option("--data", arguments->data, "The suite's records")->type_name("FILE");
   command->add_option("-o,--output", arguments->page, "The page")->capture_default_str()->type_name("FILE");
   command->add_option("--work", arguments->work, "Folder of the measurements (default: beside the page, PAGE.work)")->type_name("FOLDER");
   command->add_option("--python", arguments->python, "Draws the page, with matplotlib")->capture_default_str()->type_name("PROGRAM");

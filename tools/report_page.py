@@ -181,10 +181,22 @@ def kl_section(figures, report):
 
 def needle_section(figures, report):
     drawn = ""
+    codes, answers = report.get("codes", []), report.get("tasks", [])
+    if figures and codes:
+        drawn += figures.bars([(f"{bits_label(row)}, {row['length_tokens']} tokens", row["kv"], row["codes_recalled"]) for row in codes], "codes",
+                              "Whole codes recalled under teacher forcing.", log=False)
+    if figures and answers:
+        names = list(dict.fromkeys(row["kv"] for row in answers))
+        means = {name: [row["score_mean"] for row in answers if row["kv"] == name] for name in names}
+        drawn += figures.bars([(name, name, sum(means[name]) / len(means[name])) for name in names], "score", "Mean score over the tasks, greedy answers.", log=False)
+    return drawn + table_of(codes) + table_of(answers)
+
+
+def tasks_section(figures, report):
+    drawn = ""
     if figures:
-        drawn = figures.bars([(f"{bits_label(row)}, {row['length_tokens']} tokens", row["kv"], row["codes_recalled"]) for row in report["codes"]], "codes",
-                             "Whole codes recalled under teacher forcing.", log=False)
-    return drawn + table_of(report["codes"])
+        drawn = figures.bars([(row["kv"], row["kv"], row["pass_rate"]) for row in report["methods"]], "share", f"pass@1 on {report['items']} items of {report['suite']}.", log=False)
+    return drawn + table_of(report["methods"])
 
 
 CHAIN_PANELS = [("key_error", "K"), ("value_error", "V"), ("score_error", "scores"), ("attention_kl_nats", "attention (KL)"),
@@ -237,7 +249,7 @@ def ablation_section(figures, report):
 
 
 SECTIONS = {"eval kl": kl_section, "eval needle": needle_section, "eval error-chain": error_chain_section, "eval basis": basis_section,
-            "eval ablation": ablation_section}
+            "eval ablation": ablation_section, "eval tasks": tasks_section}
 
 
 SPEED_PANELS = [("prefill_tokens_per_second", "prefill, tokens/s"), ("decode_tokens_per_second", "decode, tokens/s"), ("resident_mebibytes", "memory added, MiB"),

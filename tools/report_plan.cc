@@ -3,30 +3,40 @@
 #include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <utility>
+
+#include "src/engine/evaluate/retrieval_tasks.h"
 
 namespace oscar::tools {
 namespace {
 
-// Shares of the budget. What a method costs beside the exact cache is in kMethodCost: encoding, and slower attention.
-constexpr double kFitShare = 0.15, kKlShare = 0.25, kNeedleShare = 0.15, kChainShare = 0.12, kBasisShare = 0.08, kAblationShare = 0.25;
-constexpr double kMethodCost = 1.3;
+// Shares of the budget; a task suite takes its own off the top. What a method costs beside the exact cache is in kMethodCost: encoding, and slower
+// attention. A generated token costs about as much as kDecodeCost tokens of a prompt.
+constexpr double kFitShare = 0.15, kKlShare = 0.25, kNeedleShare = 0.12, kRulerShare = 0.13, kChainShare = 0.12, kBasisShare = 0.08, kAblationShare = 0.15;
+constexpr double kSuiteShare = 0.3;
+constexpr double kMethodCost = 1.3, kDecodeCost = 20;
+constexpr int kRulerAnswerTokens = 128, kSuiteAnswerTokens = 256;  // about
 constexpr int kMostFitTokens = 30000;
 constexpr int kLeastChainWindow = 640;  // holds an encode unit of 128 tokens between the BF16 windows and the tokens looked at
 constexpr int kAblationSettings = 30;  // of int2:oscar, about
 
 class Planner {
  public:
-  Planner(const ReportInputs& inputs, const ReportBudget& budget) : inputs_(inputs), budget_(budget) {}
+  Planner(const ReportInputs& inputs, const ReportBudget& budget) : inputs_(inputs), budget_(budget), suite_seconds_(inputs.suite.empty() ? 0 : kSuiteShare * budget.seconds) {
+    budget_.seconds -= suite_seconds_;
+  }
 
   std::vector<ReportStep> Plan() {
     PlanFits();
     const double passes = 1 + kMethodCost * static_cast<double>(inputs_.methods.size());
     const double kl_share = inputs_.code.empty() ? kKlShare : kKlShare / 2;
-    const Windows kl = FitWindows(kl_share, passes);
+    const Windows kl = budget_.kl_window > 0 ? FitWindows(kl_share, passes, budget_.kl_window, budget_.kl_window) : FitWindows(kl_share, passes);
     AddEval("kl_prose", inputs_.text.empty() ? "KL and perplexity, built-in text" : "KL and perplexity, prose", {"kl"}, inputs_.text, kl, Names(false));
     if (!inputs_.code.empty()) AddEval("kl_code", "KL and perplexity, code", {"kl"}, inputs_.code, kl, Names(false));
     PlanNeedle(passes);
+    PlanRuler(passes);
+    PlanSuite();
     Windows chain = FitWindows(kChainShare, passes, kLeastChainWindow);
     chain.count = std::min(chain.count, 4);
     AddEval("error_chain", "Error chain", {"error-chain"}, inputs_.text, chain, Names(false));
@@ -47,9 +57,9 @@ class Planner {
     double seconds = 0;
   };
   // The longest windows of which the share of the budget has one, and how many of them.
-  Windows FitWindows(double share, double passes, int least = 512) const {
+  Windows FitWindows(double share, double passes, int least = 512, int most = 2048) const {
     const double tokens = share * budget_.seconds * budget_.tokens_per_second / passes;
-    int window = std::min(2048, budget_.trained_tokens);
+    int window = std::min(most, budget_.trained_tokens);
     while (window > least && tokens < window) window = std::max(least, window / 2);
     const int count = std::clamp(static_cast<int>(tokens / window), 1, 32);
     return {window, count, window * count * passes / budget_.tokens_per_second};
@@ -73,6 +83,7 @@ class Planner {
   std::vector<std::string> Words(std::vector<std::string> words) const {
     words.insert(words.end(), {"-m", inputs_.engine.model});
     if (inputs_.engine.threads > 0) words.insert(words.end(), {"-t", std::to_string(inputs_.engine.threads)});
+    if (inputs_.engine.device == engine::Device::kCuda) words.insert(words.end(), {"--device", "cuda"});
     if (inputs_.engine.weights == engine::WeightPrecision::kF32) words.insert(words.end(), {"--weights", "f32"});
     return words;
   }
@@ -86,10 +97,12 @@ class Planner {
     for (const ReportInputs::Method& method : inputs_.methods) {
       if (!method.needs_fit) continue;
       const double tokens = kFitShare * budget_.seconds * budget_.tokens_per_second / fits / 2.5;  // two passes and the fit
-      const int taken = std::clamp(static_cast<int>(tokens), std::max(1024, 8 * budget_.head_dim), kMostFitTokens);
+      const int least = std::max({1024, 8 * budget_.head_dim, budget_.kl_window});
+      const int taken = std::clamp(static_cast<int>(tokens), least, std::max(least, kMostFitTokens));
       ReportStep step{"fit_" + std::to_string(steps_.size()), "Calibration of " + method.name, Words({"calibrate", "--kv", method.name}), "", ProfileOf(method.name),
                       2.5 * taken / budget_.tokens_per_second};
       step.arguments.insert(step.arguments.end(), {"--tokens", std::to_string(taken), "-o", step.output});
+      if (budget_.kl_window > 0) step.arguments.insert(step.arguments.end(), {"--window", std::to_string(budget_.kl_window)});
       steps_.push_back(std::move(step));
     }
   }
@@ -101,6 +114,50 @@ class Planner {
     step.arguments.insert(step.arguments.end(), {"--kv", methods, "--window", std::to_string(windows.window), "--windows", std::to_string(windows.count)});
     if (!is_basis) AddCacheWindows(step.arguments);
     if (!text.empty()) step.arguments.insert(step.arguments.end(), {"--text", text});
+    step.arguments.push_back("--json");
+    steps_.push_back(std::move(step));
+  }
+
+  // What the passes over one answer cost, in tokens of a prompt.
+  static double AnswerCost(int prompt_tokens, int answer_tokens) { return prompt_tokens + kDecodeCost * answer_tokens; }
+
+  // RULER's tasks that need no file, or five of them, at the longest power of two of which the share has one item each.
+  void PlanRuler(double passes) {
+    std::vector<std::string> tasks;
+    for (const engine::RetrievalTask task : engine::RetrievalTasks()) {
+      if (task == engine::RetrievalTask::kQuestions1 || task == engine::RetrievalTask::kQuestions2) continue;
+      tasks.emplace_back(engine::RetrievalTaskName(task));
+    }
+    constexpr int kLeastLength = 1024;
+    const double answers = kRulerShare * budget_.seconds * budget_.tokens_per_second / passes;
+    if (answers < static_cast<double>(tasks.size()) * AnswerCost(kLeastLength, kRulerAnswerTokens)) {
+      tasks = {"niah_single_2", "niah_multikey_1", "niah_multiquery", "vt", "fwe"};
+    }
+    const double per_task = answers / static_cast<double>(tasks.size());
+    if (kLeastLength > budget_.trained_tokens || AnswerCost(kLeastLength, kRulerAnswerTokens) > per_task) return;
+    int length = kLeastLength;
+    while (2 * length <= std::min(budget_.trained_tokens, 32768) && AnswerCost(2 * length, kRulerAnswerTokens) <= per_task) length *= 2;
+    const double cost = AnswerCost(length, kRulerAnswerTokens);
+    const int samples = std::clamp(static_cast<int>(per_task / cost), 1, 20);
+    ReportStep step{"ruler", "RULER's tasks", Words({"eval", "needle"}), "ruler.json", "",
+                    samples * cost * static_cast<double>(tasks.size()) * passes / budget_.tokens_per_second};
+    step.arguments.insert(step.arguments.end(), {"--task", fmt::format("{}", fmt::join(tasks, ",")), "--kv", "bf16," + Names(false), "--lengths",
+                                                 std::to_string(length), "--samples", std::to_string(samples)});
+    AddCacheWindows(step.arguments);
+    if (!inputs_.text.empty()) step.arguments.insert(step.arguments.end(), {"--text", inputs_.text});
+    step.arguments.push_back("--json");
+    steps_.push_back(std::move(step));
+  }
+
+  // As many items of the suite as its share has, spread over the file.
+  void PlanSuite() {
+    if (inputs_.suite.empty()) return;
+    const double seconds_each = static_cast<double>(inputs_.methods.size() + 1) * kMethodCost * AnswerCost(200, kSuiteAnswerTokens) / budget_.tokens_per_second;
+    const int items = std::max(1, static_cast<int>(suite_seconds_ / seconds_each));
+    ReportStep step{"tasks", "Answers to " + inputs_.suite, Words({"eval", "tasks"}), "tasks.json", "", items * seconds_each};
+    step.arguments.insert(step.arguments.end(), {"--suite", inputs_.suite, "--data", inputs_.data, "--limit", std::to_string(items), "--kv", "bf16," + Names(false),
+                                                 "--python", inputs_.python, "--records", (inputs_.work / "tasks.jsonl").string()});
+    AddCacheWindows(step.arguments);
     step.arguments.push_back("--json");
     steps_.push_back(std::move(step));
   }
@@ -123,7 +180,7 @@ class Planner {
 
   // Of int2:oscar with all its sweeps when it is among the methods and the budget has them; else the windows of the last method.
   void PlanAblation() {
-    const auto is_oscar = [](const ReportInputs::Method& method) { return method.name == "int2:oscar"; };
+    const auto is_oscar = [](const ReportInputs::Method& method) { return method.name == "int2:oscar" || method.name.starts_with("int2:oscar="); };
     const bool has_oscar = std::any_of(inputs_.methods.begin(), inputs_.methods.end(), is_oscar);
     Windows windows = FitWindows(kAblationShare, kMethodCost * kAblationSettings);
     const bool all = has_oscar && windows.seconds <= 2 * kAblationShare * budget_.seconds;
@@ -131,14 +188,15 @@ class Planner {
     windows.count = std::min(windows.count, 4);
     const ReportInputs::Method& last = inputs_.methods.back();
     const std::string method = all ? "int2:oscar" : last.name + (last.needs_fit ? "=" + ProfileOf(last.name) : "");
-    if (!all && last.name == "int2:oscar") return;  // it is fitted in the run, which this budget does not have
+    if (!all && is_oscar(last)) return;  // it is fitted in the run, which this budget does not have
     std::vector<std::string> command{"ablation"};
     if (!all) command.insert(command.end(), {"--sweep", "windows"});
     AddEval("ablation", "Ablation of " + (all ? std::string("int2:oscar") : last.name), std::move(command), inputs_.text, windows, method);
   }
 
   const ReportInputs& inputs_;
-  const ReportBudget& budget_;
+  ReportBudget budget_;
+  const double suite_seconds_;
   std::vector<ReportStep> steps_;
 };
 
