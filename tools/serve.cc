@@ -19,6 +19,7 @@
 #include "src/engine/runtime/calibration_text.h"
 #include "src/engine/serve/server.h"
 #include "src/engine/serve/serving_plan.h"
+#include "src/engine/text/chat/answer_format.h"
 #include "tools/command_line.h"
 #include "tools/subcommands.h"
 #include "tools/terminal.h"
@@ -194,6 +195,8 @@ void AddServeCommand(CLI::App& app, int& exit_code) {
       ->capture_default_str()->type_name("N");
   command->add_option("--cors-origin", server.cors_origins, "Origin of pages of another site that may ask; repeatable")->type_name("URL");
   command->add_option("--allowed-host", server.allowed_hosts, "Name besides loopback's in the Host field; repeatable")->type_name("NAME");
+  command->add_option("--tool-parser", server.tool_parser, "Notation of tool calls: " + engine::ToolParserNames() + " (default: read off the model's template)")
+      ->type_name("NAME");
   command->add_flag("--strict-fields", server.strict_fields, "Refuse request members that are not known");
   command->add_flag("--insecure-open", server.insecure_open, "Serve others without keys");
   command->add_flag("--share-prefix-cache", server.share_prefixes, "Tenants find each other's prefixes");

@@ -212,9 +212,9 @@ class Serving(unittest.TestCase):
         self.assertEqual(self.server.json("POST", "/abort_request", {"rid": "nobody"}), {"aborted": 0})
 
     def test_unknown_fields_are_named_in_the_answer(self):
-        response, _ = self.server.request("POST", "/v1/chat/completions", chat("hi", max_tokens=1, user="me", fly=True, beams=3))
+        response, _ = self.server.request("POST", "/v1/chat/completions", chat("hi", max_tokens=1, user="me", fly=True, beams=3, oscar={"cache": True, "warp": 1}))
         self.assertEqual(response.status, 200)
-        self.assertEqual(set(response.headers["x-oscar-ignored-fields"].split(", ")), {"fly", "beams"})
+        self.assertEqual(set(response.headers["x-oscar-ignored-fields"].split(", ")), {"fly", "beams", "oscar.warp"})
 
     def test_routes_methods_and_media_types(self):
         for method, path, status in (("GET", "/nowhere", 404), ("GET", "/v1/chat/completions", 405), ("POST", "/v1/models", 405), ("GET", "/v1/models/other", 404),
@@ -298,7 +298,8 @@ class Starting(unittest.TestCase):
     def test_what_cannot_be_served_is_refused_by_name(self):
         for args, code, part in ((["--host", "0.0.0.0"], 1, "--api-key-file"), (["--host", "nowhere"], 1, "nowhere"), (["--max-running", "0"], 2, "--max-running 0"),
                                  (["--kv-tokens", "64"], 2, "--kv-tokens 64"), (["--step-tokens", "5000"], 2, "--step-tokens 5000"),
-                                 (["--api-key-file", "/nonexistent"], 1, "/nonexistent"), (["--shutdown-timeout", "-1"], 2, "--shutdown-timeout -1")):
+                                 (["--api-key-file", "/nonexistent"], 1, "/nonexistent"), (["--shutdown-timeout", "-1"], 2, "--shutdown-timeout -1"),
+                                 (["--tool-parser", "llama"], 2, "--tool-parser: 'llama' is none of"), (["--tool-parser", "pythonic"], 2, "--tool-parser: 'pythonic'")):
             got, text = self.refused(*args)
             self.assertEqual(got, code, text)
             self.assertIn(part, text)

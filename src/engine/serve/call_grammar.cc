@@ -1,12 +1,15 @@
 #include "src/engine/serve/call_grammar.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 
 #include "src/base/status_macros.h"
 #include "src/engine/text/grammar/json_schema.h"
+#include "src/engine/text/grammar/json_values.h"
 
 namespace oscar::engine {
 namespace {
@@ -17,6 +20,7 @@ using E = grammar::Expression;
 
 constexpr const char* kDefinitions[] = {"$defs", "definitions"};
 constexpr int kMostReferences = 16;
+constexpr size_t kLongestKeyword = 200;
 
 // The schema behind "#/$defs/NAME" of `root`; the schema itself where it refers to nothing, or to what is not there.
 const json& Followed(const json& schema, const json& root) {
@@ -95,10 +99,55 @@ Result<E> TextValue(const ToolUse::Tool& tool, const json& schema, const std::st
   return E::Until(end);
 }
 
+struct ParameterOf {
+  const ToolUse::Tool& tool;
+  const json& schema;  // of all its parameters
+  const std::string& key;
+};
+
+// The value of a parameter as JSON, with the definitions that its schema may refer to.
+Result<E> JsonValue(const ParameterOf& parameter, grammar::JsonWords words, RuleSet* rules, std::vector<std::string>* ignored) {
+  const auto& [tool, schema, key] = parameter;
+  json whole = schema["properties"][key];
+  for (const char* name : kDefinitions) {
+    if (whole.is_object() && schema.contains(name)) whole[name] = schema[name];
+  }
+  auto added = grammar::AddJsonSchema(whole, {.strict = tool.strict, .words = words}, rules, ignored);
+  if (!added.ok()) return added.status().WithContext("tool " + tool.name + ", " + key);
+  return E::Rule(*added);
+}
+
+bool IsRequired(const json& schema, const std::string& key) {
+  const json required = schema.value("required", json::array());
+  return required.is_array() && std::ranges::find(required, json(key)) != required.end();
+}
+
+// KEY=VALUE with commas between, in the order of the schema.
+Result<E> Keywords(const ToolUse::Tool& tool, RuleSet* rules, std::vector<std::string>* ignored) {
+  const E comma = E::Bytes(", "), letter = E::CodePoints({{'A', 'Z'}, {'_', '_'}, {'a', 'z'}}), further = E::CodePoints({{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}});
+  const json schema = SchemaOf(tool), properties = schema.value("properties", json::object());
+  if (!properties.is_object() || properties.empty()) {
+    if (schema.contains("properties") || schema.value("additionalProperties", json()) == json(false)) return E::Bytes("");
+    const E any = E::Sequence({letter, E::Repeat(further, 0, 63), E::Bytes("="), grammar::JsonValues(rules, grammar::JsonWords::kPython).Any()});
+    return grammar::InOrder({}, any, comma, "keywords", rules);
+  }
+  std::vector<grammar::Member> members;
+  for (const auto& [key, property] : properties.items()) {
+    const bool is_name = !key.empty() && !std::isdigit(static_cast<unsigned char>(key[0])) &&
+                         std::ranges::all_of(key, [](unsigned char c) { return std::isalnum(c) || c == '_' || c >= 0x80; });
+    if (!is_name || key.size() > kLongestKeyword) {
+      return Status(StatusCode::kUnsupported, "tool " + tool.name + ": a parameter that is no name in Python has no place in this model's notation of calls");
+    }
+    OSCAR_ASSIGN_OR_RETURN(E value, JsonValue({tool, schema, key}, grammar::JsonWords::kPython, rules, ignored));
+    members.push_back({E::Sequence({E::Bytes(key + "="), std::move(value)}), IsRequired(schema, key)});
+  }
+  return grammar::InOrder(members, std::nullopt, comma, "keywords of " + tool.name, rules);
+}
+
 // One parameter after the other in the order of the schema; those that are not required may be left out.
 Result<E> Parameters(const ToolUse::Tool& tool, const ParameterNotation& notation, RuleSet* rules, std::vector<std::string>* ignored) {
   const json schema = SchemaOf(tool);
-  const json properties = schema.value("properties", json::object()), required = schema.value("required", json::array());
+  const json properties = schema.value("properties", json::object());
   // Values of Qwen3-Coder stand on lines of their own.
   const std::string gap = notation.before_value.ends_with('\n') ? "\n" : "";
   const E behind = E::Bytes("\n");
@@ -117,18 +166,12 @@ Result<E> Parameters(const ToolUse::Tool& tool, const ParameterNotation& notatio
       OSCAR_ASSIGN_OR_RETURN(E value, TextValue(tool, Followed(property, schema), gap, notation.end, ignored));
       one.push_back(std::move(value));
     } else {
-      json whole = property;
-      for (const char* name : kDefinitions) {
-        if (whole.is_object() && schema.contains(name)) whole[name] = schema[name];
-      }
-      auto added = grammar::AddJsonSchema(whole, {.strict = tool.strict}, rules, ignored);
-      if (!added.ok()) return added.status().WithContext("tool " + tool.name + ", " + key);
-      one.push_back(E::Rule(*added));
+      OSCAR_ASSIGN_OR_RETURN(E value, JsonValue({tool, schema, key}, grammar::JsonWords::kJson, rules, ignored));
+      one.push_back(std::move(value));
       one.push_back(E::Bytes(gap + notation.end));
     }
     one.push_back(behind);
-    const bool must = required.is_array() && std::ranges::find(required, json(key)) != required.end();
-    all.push_back(must ? E::Sequence(std::move(one)) : E::Optional(E::Sequence(std::move(one))));
+    all.push_back(IsRequired(schema, key) ? E::Sequence(std::move(one)) : E::Optional(E::Sequence(std::move(one))));
   }
   return E::Sequence(std::move(all));
 }
@@ -150,6 +193,10 @@ Result<E> CallBody(const ToolUse::Tool& tool, const AnswerParser::Options& parse
       const E call_id = parser.call_ids ? E::Optional(E::Sequence({E::Bytes("[CALL_ID]"), id})) : E::Bytes("");
       return E::Sequence({E::Bytes(tool.name), call_id, E::Bytes("[ARGS]"), std::move(arguments)});
     }
+    case ToolFormat::kPythonic: {
+      OSCAR_ASSIGN_OR_RETURN(E keywords, Keywords(tool, rules, ignored));
+      return E::Sequence({E::Bytes(tool.name + "("), std::move(keywords), E::Bytes(")")});
+    }
     default: break;
   }
   OSCAR_ASSIGN_OR_RETURN(E arguments, Arguments(tool, rules, ignored));
@@ -170,9 +217,13 @@ Result<E> CallText(const CallDemand& demand, RuleSet* rules, std::vector<std::st
   E body = E::Rule(rules->Add("call", E::Choice(std::move(bodies))));
   const bool must = demand.tools.choice == ToolUse::Choice::kRequired;
   bool more = demand.tools.parallel;
-  if (demand.parser.format == ToolFormat::kLlama3) {
-    if (must) return body;
-    const E letter = E::CodePoints(grammar::Complement({{'{', '{'}, {' ', ' '}, {'\n', '\n'}}));
+  const bool is_pythonic = demand.parser.format == ToolFormat::kPythonic;
+  if (is_pythonic || demand.parser.format == ToolFormat::kLlama3) {
+    const E further = E::Repeat(E::Sequence({E::Bytes(", "), body}), 0, more ? E::kNoLimit : 0);
+    if (is_pythonic) body = E::Sequence({E::Bytes("["), body, further, E::Bytes("]")});
+    if (must || demand.no_text) return body;
+    const char32_t begin = is_pythonic ? '[' : '{';
+    const E letter = E::CodePoints(grammar::Complement({{begin, begin}, {' ', ' '}, {'\n', '\n'}}));
     return E::Choice({body, E::Bytes(""), E::Sequence({letter, E::Repeat(E::CodePoints({{0, 0x10FFFF}}), 0, E::kNoLimit)})});
   }
   const std::string marker(CallMarker(demand.parser.format));

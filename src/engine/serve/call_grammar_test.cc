@@ -52,6 +52,7 @@ const Notation kNotations[] = {
      "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>Rome</arg_value>\n<arg_key>days</arg_key>\n<arg_value>two</arg_value>\n</tool_call>"},
     {ToolFormat::kMistral, "[TOOL_CALLS] [{\"name\": \"weather\", \"arguments\": {\"city\": \"Rome\", \"days\": 2}}, {\"name\": \"now\", \"arguments\": {}}]",
      "[TOOL_CALLS] {\"name\": \"now\", \"arguments\": {}}"},
+    {ToolFormat::kPythonic, "[weather(city=\"Rome\", days=2, where={\"north\": True}), now()]", "[weather(city=\"Rome\", days=2, where={\"north\": true})]"},
     {ToolFormat::kMistralNamed, "[TOOL_CALLS]weather[ARGS]{\"city\": \"Rome\", \"days\": 2}[TOOL_CALLS]now[ARGS]{}", "[TOOL_CALLS]weather{\"city\": \"Rome\"}"},
 };
 
@@ -80,7 +81,7 @@ TEST(CallGrammar, TextMayStandBeforeACallThatNobodyDemands) {
 }
 
 TEST(CallGrammar, OneCallWhereMoreAreNotAllowed) {
-  for (const ToolFormat format : {ToolFormat::kMistral, ToolFormat::kMistralNamed}) {
+  for (const ToolFormat format : {ToolFormat::kMistral, ToolFormat::kMistralNamed, ToolFormat::kPythonic}) {
     ToolUse tools = Tools(ToolUse::Choice::kRequired);
     tools.parallel = false;
     const auto grammar = Compile(format, tools);
@@ -108,6 +109,38 @@ TEST(CallGrammar, WhatTheNotationCannotKeepToIsRefusedOrNamed) {
   tools.tools[0].parameters = R"({"properties": {"a<b": {"type": "integer"}}})";
   EXPECT_EQ(Compile(ToolFormat::kQwenCoder, tools).status().code(), StatusCode::kUnsupported);
   EXPECT_TRUE(Compile(ToolFormat::kHermes, tools).ok());
+}
+
+TEST(CallGrammar, PythonHasItsWordsForJsons) {
+  ToolUse tools;
+  tools.choice = ToolUse::Choice::kRequired;
+  tools.tools = {{"f", R"({"properties": {"a": {"enum": [true, null, {"x": [false]}]}, "b": {"type": ["boolean", "null"]}, "c": {"const": "True"}, "d": {}}})", false},
+                 {"g", "", false}};
+  const auto grammar = Compile(ToolFormat::kPythonic, tools);
+  ASSERT_TRUE(grammar.ok()) << grammar.status().message();
+  for (const char* text : {"[f()]", "[f(a=True, b=None)]", "[f(a=None, c=\"True\")]", "[f(a={\"x\": [False]})]", "[f(b=False, d=[None, {\"k\": True}])]", "[g()]", "[g(x_1=1, y=\"\")]",
+                           "[g(), f(d=2)]"}) {
+    EXPECT_TRUE((*grammar)->Matches(text)) << text;
+  }
+  for (const char* text : {"[f(a=true)]", "[f(b=null)]", "[f(b=None, a=True)]", "[f(,)]", "[f(a=True,b=None)]", "[g(1)]", "[g(1x=1)]", "[]"}) {
+    EXPECT_FALSE((*grammar)->Matches(text)) << text;
+  }
+  tools.tools[0].parameters = R"({"properties": {"a-b": {}}})";
+  EXPECT_EQ(Compile(ToolFormat::kPythonic, tools).status().code(), StatusCode::kUnsupported);
+}
+
+TEST(CallGrammar, NoOtherTextWhereAConstraintStandsInstead) {
+  for (const Notation& notation : kNotations) {
+    const ToolUse tools = Tools(ToolUse::Choice::kAuto);
+    grammar::RuleSet rules;
+    std::vector<std::string> ignored;
+    auto text = CallText({tools, {true, notation.format, false, false}, /*no_text=*/true}, &rules, &ignored);
+    ASSERT_TRUE(text.ok());
+    rules.root = rules.Add("root", *std::move(text));
+    const auto grammar = grammar::Grammar::Create(rules, grammar::TestTrie());
+    EXPECT_TRUE((*grammar)->Matches(notation.one)) << notation.one;
+    EXPECT_FALSE((*grammar)->Matches("It is warm.")) << notation.one;
+  }
 }
 
 TEST(CallGrammar, TextsAreKnownByTheirSchemas) {

@@ -134,7 +134,7 @@ void ReadStreaming(RequestFields& fields, CompletionCall* call) {
   call->include_usage = inner.Bool("include_usage").value_or(false);
   call->continuous_usage = inner.Bool("continuous_usage_stats").value_or(false);
   inner.Ignore({"include_obfuscation"});
-  if (!inner.ok()) return fields.Fail(inner.error());
+  fields.Join(inner);
   if (call->continuous_usage && !call->include_usage) {
     fields.Fail(ApiError::Invalid("invalid_value", "stream_options.continuous_usage_stats", "stream_options.continuous_usage_stats: needs include_usage: true"));
   }
@@ -154,7 +154,7 @@ void ReadRest(RequestFields& fields, CompletionCall* call) {
     call->cache_report = inner.Bool("cache").value_or(false);
     call->stats_report = inner.Bool("stats").value_or(false);
     call->deadline_seconds = static_cast<double>(inner.Integer("deadline_ms", 1, std::numeric_limits<int32_t>::max()).value_or(0)) / 1000;
-    if (!inner.ok()) fields.Fail(inner.error());
+    fields.Join(inner);
   }
   fields.Ignore({"user", "metadata", "service_tier", "safety_identifier", "verbosity", "prompt_cache_key", "prompt_cache_retention"});
   fields.Refuse({"store", "functions", "function_call", "audio", "prediction", "suffix", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
@@ -249,11 +249,8 @@ void ReadTokenCall(Reading& reading) {
   call.first_choice = static_cast<int>(params.Integer("choice", 0, kMostChoices * static_cast<int64_t>(kMostPrompts)).value_or(0));
   demand.constraint = ReadConstraint(params, given == nullptr ? ordered_nothing : body["sampling_params"]);
   if (params.ok()) AddRequests(params, prompts, answer, model.context, &call);
-  if (!params.ok()) return fields.Fail(params.error());
+  fields.Join(params);
   call.ignored_fields = fields.Unknown();
-  for (const std::string& name : params.Unknown()) {
-    if (std::string whole = "sampling_params." + name; call.ignored_fields.size() < 16 && IsHarmlessName(whole)) call.ignored_fields.push_back(std::move(whole));
-  }
 }
 
 void ReadTextCall(Reading& reading) {

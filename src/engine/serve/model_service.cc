@@ -39,7 +39,12 @@ Result<std::unique_ptr<ModelService>> ModelService::Start(Engine& engine, const 
   OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Scheduler> scheduler, Scheduler::Start(engine, setup, options.scheduler));
   OSCAR_ASSIGN_OR_RETURN(const std::string chat_template, engine.model().metadata().StringOr("tokenizer.chat_template", ""));
   const std::string id = options.model_id.empty() ? engine.model_path().stem().string() : options.model_id;
-  const AnswerFormat format = DetectAnswerFormat(chat_template);
+  AnswerFormat format = DetectAnswerFormat(chat_template);
+  if (!options.tool_parser.empty()) {
+    auto named = AnswerFormatNamed(options.tool_parser, chat_template);
+    if (!named.ok()) return named.status().WithContext("--tool-parser");
+    format = *named;
+  }
   ServedModel served{engine, id, scheduler->context(), format, MarkerTokens(engine.tokenizer(), format), options.strict_fields};
   std::unique_ptr<ModelService> service(new ModelService(engine, setup, std::move(scheduler), std::move(served)));
   if (!options.kv_events.endpoint.empty()) OSCAR_TRY(service->PublishKvEvents(options.kv_events, options.spaces_have_tenants));

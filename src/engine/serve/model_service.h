@@ -21,6 +21,7 @@ class ModelService {
   struct Options {
     std::string model_id;       // empty: the stem of the model's file
     bool strict_fields = false;
+    std::string tool_parser;    // AnswerFormatNamed; empty: as the template has it
     SchedulerOptions scheduler;
     KvEventOptions kv_events;
     bool spaces_have_tenants = false;  // KvEventEncoder

@@ -145,11 +145,20 @@ void RequestFields::Refuse(std::initializer_list<const char*> names) {
   }
 }
 
+void RequestFields::Join(const RequestFields& inner) {
+  if (!inner.ok()) Fail(inner.error());
+  for (const std::string& name : inner.Unknown()) unknown_inside_.push_back(inner.path_ + name);
+}
+
 std::vector<std::string> RequestFields::Unknown() const {
   std::vector<std::string> names;
+  const auto add = [&names](const std::string& name) {
+    if (IsHarmlessName(name) && names.size() < 16) names.push_back(name);
+  };
   for (const auto& [name, value] : object_.items()) {
-    if (IsHarmlessName(name) && names.size() < 16 && !known_.contains(name)) names.push_back(name);
+    if (!known_.contains(name)) add(name);
   }
+  std::ranges::for_each(unknown_inside_, add);
   return names;
 }
 

@@ -45,9 +45,11 @@ class RequestFields {
 
   const std::string& path() const { return path_; }
   void Fail(ApiError error);
+  // What is wrong and what is unknown in the object of a member, whose names begin with its path.
+  void Join(const RequestFields& inner);
   bool ok() const { return !error_.has_value(); }
   const ApiError& error() const { return *error_; }  // precondition: not ok()
-  // Members that nobody asked for, at most 16, with harmless names only.
+  // Members that nobody asked for, those of joined objects with their paths, at most 16, with harmless names only.
   std::vector<std::string> Unknown() const;
 
  private:
@@ -57,6 +59,7 @@ class RequestFields {
   const nlohmann::json& object_;
   const std::string path_;
   std::set<std::string> known_;
+  std::vector<std::string> unknown_inside_;  // of joined objects
   std::optional<ApiError> error_;
 };
 

@@ -75,6 +75,20 @@ TEST(RequestFields, UnknownMembersAreListedByHarmlessNamesOnly) {
   EXPECT_EQ(RequestFields(object).Unknown().size(), 16u);
 }
 
+TEST(RequestFields, JoinedObjectsTellWhatIsWrongAndUnknownWithTheirPaths) {
+  const json object = {{"inner", {{"known", 1}, {"fly", 1}}}, {"swim", 1}};
+  RequestFields fields(object);
+  RequestFields inner(*fields.Object("inner"), "inner.");
+  inner.Ignore({"known"});
+  fields.Join(inner);
+  EXPECT_TRUE(fields.ok());
+  EXPECT_EQ(fields.Unknown(), (std::vector<std::string>{"swim", "inner.fly"}));
+  EXPECT_FALSE(inner.Text("fly").has_value());
+  fields.Join(inner);
+  ASSERT_FALSE(fields.ok());
+  EXPECT_EQ(fields.error().param, "inner.fly");
+}
+
 TEST(ApiError, BodyHasTheShapeOfTheOpenAiApi) {
   ApiError error = ApiError::Invalid("invalid_value", "", "bad \xff byte");
   error.extras = {{"n_prompt_tokens", 7}};

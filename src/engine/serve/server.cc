@@ -24,6 +24,7 @@
 #include "src/engine/serve/random_id.h"
 #include "src/engine/serve/routes.h"
 #include "src/engine/serve/token_routes.h"
+#include "src/engine/text/chat/answer_format.h"
 
 namespace oscar::engine {
 namespace {
@@ -82,7 +83,7 @@ class ServerImpl final : public Server {
     return {};
   }
   Status Serve(Engine& engine, const KvSetup& setup, const SchedulerOptions& scheduler) override {
-    OSCAR_ASSIGN_OR_RETURN(service_, ModelService::Start(engine, setup, {options_.model_id, options_.strict_fields, scheduler, options_.kv_events, completions_.spaces_have_tenants()}));
+    OSCAR_ASSIGN_OR_RETURN(service_, ModelService::Start(engine, setup, {options_.model_id, options_.strict_fields, options_.tool_parser, scheduler, options_.kv_events, completions_.spaces_have_tenants()}));
     ready_ = service_.get();
     return {};
   }
@@ -271,6 +272,9 @@ Result<std::unique_ptr<Server>> Server::Listen(const ServerOptions& options) {
   const auto invalid = [](const std::string& text) { return Status(StatusCode::kInvalidArgument, text); };
   if (options.kv_events.endpoint.empty() && !(options.kv_events.replay_endpoint.empty() && options.kv_events.topic.empty())) {
     return invalid("--kv-events-replay, --kv-events-topic: need --kv-events");
+  }
+  if (!options.tool_parser.empty()) {  // the name alone: whether it fits is seen with the model's template
+    OSCAR_TRY(AnswerFormatNamed(options.tool_parser, "tools").status().WithContext("--tool-parser"));
   }
   if (!(options.watchdog_seconds > 0)) return invalid("--watchdog: must be positive");
   if (options.http.max_connections_per_ip < 0) return invalid("--max-connections-per-ip: must not be negative");

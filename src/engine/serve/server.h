@@ -25,6 +25,7 @@ struct ServerOptions {
   std::string api_key;                  // one more key, an admin's; empty: none
   KeyLimitOptions key_limits;
   std::vector<std::string> cors_origins, allowed_hosts;  // origins of other sites' pages that may ask; names besides loopback's
+  std::string tool_parser;              // the notation of tool calls (AnswerFormatNamed); empty: as the model's template has it
   bool strict_fields = false;           // refuse request members that are not known
   bool insecure_open = false;           // allow an address that others reach without keys
   bool share_prefixes = false;          // among tenants

@@ -1,6 +1,8 @@
 #include "src/engine/text/chat/answer_format.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "src/io/json_file.h"
 
@@ -8,6 +10,10 @@ namespace oscar::engine {
 namespace {
 
 using json = nlohmann::ordered_json;
+
+constexpr std::pair<std::string_view, ToolFormat> kToolParsers[] = {
+    {"hermes", ToolFormat::kHermes}, {"qwen3_coder", ToolFormat::kQwenCoder}, {"glm45", ToolFormat::kGlm}, {"mistral", ToolFormat::kMistral},
+    {"llama3_json", ToolFormat::kLlama3}, {"pythonic", ToolFormat::kPythonic}};
 
 bool Has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 
@@ -27,12 +33,34 @@ AnswerFormat DetectAnswerFormat(std::string_view source) {
     format.tools = Has(source, "[ARGS]") ? ToolFormat::kMistralNamed : ToolFormat::kMistral;
   } else if (Has(source, "<tool_call>")) {
     format.tools = ToolFormat::kHermes;
+  } else if (Has(source, "func_name1(")) {  // as their prompts put it: [func_name1(params_name1=params_value1, ...), func_name2(params)]
+    format.tools = ToolFormat::kPythonic;
   } else if (Has(source, "\"parameters\"") && Has(source, "ipython")) {
     format.tools = ToolFormat::kLlama3;
   } else {
     format.tools = ToolFormat::kUnknown;
   }
   return format;
+}
+
+Result<AnswerFormat> AnswerFormatNamed(std::string_view parser, std::string_view source) {
+  const auto named = std::ranges::find(kToolParsers, parser, &std::pair<std::string_view, ToolFormat>::first);
+  if (named == std::end(kToolParsers)) {
+    return Status(StatusCode::kInvalidArgument, "'" + std::string(parser) + "' is none of " + ToolParserNames());
+  }
+  AnswerFormat format = DetectAnswerFormat(source);
+  if (!format.template_has_tools && named->second != ToolFormat::kHermes) {
+    return Status(StatusCode::kInvalidArgument, "'" + std::string(parser) + "': the chat template of this model has no tools, and they are told to it as for hermes");
+  }
+  // One name for both of Mistral's.
+  format.tools = named->second == ToolFormat::kMistral && Has(source, "[ARGS]") ? ToolFormat::kMistralNamed : named->second;
+  return format;
+}
+
+std::string ToolParserNames() {
+  std::string names;
+  for (const auto& [name, format] : kToolParsers) names += (names.empty() ? "" : ", ") + std::string(name);
+  return names;
 }
 
 std::string_view CallMarker(ToolFormat format) {
@@ -43,6 +71,7 @@ std::string_view CallMarker(ToolFormat format) {
     case ToolFormat::kMistral:
     case ToolFormat::kMistralNamed: return "[TOOL_CALLS]";
     case ToolFormat::kLlama3:
+    case ToolFormat::kPythonic:
     case ToolFormat::kUnknown: break;
   }
   return "";

@@ -20,9 +20,10 @@ namespace oscar::engine {
 //   kMistral       [TOOL_CALLS] [{"name": ..., "arguments": ...}, ...], the end of the answer
 //   kMistralNamed  [TOOL_CALLS]NAME[ARGS]{...}, with [CALL_ID]ID before [ARGS] in some (Mistral's from version 11 of its tokenizer on)
 //   kLlama3        the whole answer is {"name": ..., "parameters": ...}
+//   kPythonic      the whole answer is [NAME(KEY=VALUE, ...), ...] with values as Python writes them (Llama 3.2 and 4)
 //   kUnknown       the template has tools in a way that is not known here
 // VALUE is the text itself where the schema takes a text, and JSON elsewhere.
-enum class ToolFormat { kHermes, kQwenCoder, kGlm, kMistral, kMistralNamed, kLlama3, kUnknown };
+enum class ToolFormat { kHermes, kQwenCoder, kGlm, kMistral, kMistralNamed, kLlama3, kPythonic, kUnknown };
 
 struct AnswerFormat {
   ToolFormat tools = ToolFormat::kHermes;
@@ -31,10 +32,17 @@ struct AnswerFormat {
   bool call_ids = false;            // kMistralNamed: [CALL_ID] stands before [ARGS]
 };
 
-// What begins a call; empty for kLlama3 and kUnknown.
+// What begins a call; empty where a call is the whole answer, and for kUnknown.
 std::string_view CallMarker(ToolFormat format);
 
 AnswerFormat DetectAnswerFormat(std::string_view template_source);
+
+// The format that a template is said to have: `parser` is one of the names by which vLLM and SGLang know it. kInvalidArgument for another name, and for
+// a template without tools unless they are told in this format (DescribeTools).
+Result<AnswerFormat> AnswerFormatNamed(std::string_view parser, std::string_view template_source);
+
+// "hermes, qwen3_coder, ..."
+std::string ToolParserNames();
 
 // Tokens that vocabularies may have as control tokens and that calls and reasoning in this format are told by: they must appear as text.
 std::vector<int32_t> MarkerTokens(const Tokenizer& tokenizer, const AnswerFormat& format);

@@ -1,6 +1,7 @@
 #include "src/engine/text/chat/answer_parser.h"
 
 #include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -11,6 +12,7 @@ namespace oscar::engine {
 namespace {
 
 constexpr std::string_view kThink = "<think>", kThinkEnd = "</think>", kCallEnd = "</tool_call>", kSpace = " \n\r\t";
+constexpr size_t kLongestKey = 256;
 
 // Length of the longest suffix of `text` that is a proper prefix of `marker`.
 size_t PartialMatch(std::string_view text, std::string_view marker) {
@@ -23,6 +25,14 @@ size_t PartialMatch(std::string_view text, std::string_view marker) {
 size_t SkipSpace(std::string_view text, size_t from) { return std::min(text.find_first_not_of(kSpace, from), text.size()); }
 
 std::string JsonString(const std::string& text) { return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace); }
+
+size_t FindWordEnd(std::string_view text, size_t from) {
+  while (from < text.size() && std::isalpha(static_cast<unsigned char>(text[from]))) ++from;
+  return from;
+}
+
+// What Python's words for JSON's are there.
+std::string JsonWord(const std::string& word) { return word == "True" ? "true" : word == "False" ? "false" : word == "None" ? "null" : word; }
 
 // A value as it stands between two markers: one line end on each side belongs to the markers.
 std::string WithoutLineEnds(std::string_view text) {
@@ -77,6 +87,8 @@ bool AnswerParser::Step(std::vector<AnswerPart>* parts) {
     case State::kHead: return StepHead(parts);
     case State::kArguments: return StepArguments(parts);
     case State::kParameters: return StepParameters(parts);
+    case State::kKeywords: return StepKeywords(parts);
+    case State::kValue: return StepValue(parts);
     case State::kTail: return StepTail(parts);
   }
   return false;
@@ -115,10 +127,10 @@ bool AnswerParser::StepText(std::vector<AnswerPart>* parts) {
     Add(AnswerPart::Kind::kContent, std::exchange(held_, {}), parts);
     return false;
   }
-  if (options_.format == ToolFormat::kLlama3) {
+  if (const char begin = options_.format == ToolFormat::kLlama3 ? '{' : options_.format == ToolFormat::kPythonic ? '[' : '\0'; begin != '\0') {
     const size_t first = SkipSpace(held_, 0);
     if (first == held_.size()) return false;
-    if (!any_content_ && num_calls_ == 0 && !bad_call_ && held_[first] == '{') {
+    if (!any_content_ && num_calls_ == 0 && !bad_call_ && held_[first] == begin) {
       held_.erase(0, first);
       state_ = State::kHead;
       return true;
@@ -151,7 +163,7 @@ bool AnswerParser::IsBad(size_t marker, std::vector<AnswerPart>* parts) {
   return true;
 }
 
-// held_ begins with the marker, perhaps behind white space, with the object (kLlama3) or with the next one of a list (kMistral).
+// held_ begins with the marker, perhaps behind white space, with what is the whole answer or with the next call of a list.
 bool AnswerParser::StepHead(std::vector<AnswerPart>* parts) {
   const std::string_view marker = CallMarker(options_.format);
   const size_t begin = marker.empty() || in_list_ ? 0 : held_.find(marker) + marker.size();
@@ -168,7 +180,12 @@ bool AnswerParser::StepHead(std::vector<AnswerPart>* parts) {
   Add(AnswerPart::Kind::kCall, std::move(head.name), parts);
   nesting_ = 0;
   in_string_ = escaped_ = false;
-  state_ = options_.format == ToolFormat::kQwenCoder || options_.format == ToolFormat::kGlm ? State::kParameters : State::kArguments;
+  switch (options_.format) {
+    case ToolFormat::kQwenCoder:
+    case ToolFormat::kGlm: state_ = State::kParameters; break;
+    case ToolFormat::kPythonic: state_ = State::kKeywords; break;
+    default: state_ = State::kArguments;
+  }
   return true;
 }
 
@@ -252,7 +269,73 @@ bool AnswerParser::StepParameters(std::vector<AnswerPart>* parts) {
   return true;
 }
 
+// KEY= of a parameter as Python has them, or the end of the call.
+bool AnswerParser::StepKeywords(std::vector<AnswerPart>* parts) {
+  const size_t first = SkipSpace(held_, held_.starts_with(',') && num_parameters_ > 0 ? 1 : 0);
+  if (first == held_.size()) return false;
+  const size_t end = std::min(held_.find_first_of("=(),[]{}\"", first), held_.size());
+  if (held_[first] == ')') {
+    EndParameters(parts);
+    ++num_complete_;
+    held_.erase(0, first + 1);
+    state_ = State::kTail;
+    return true;
+  }
+  if (end == held_.size() && end - first <= kLongestKey) return false;
+  if (end == first || end - first > kLongestKey || held_[end] != '=') {
+    EndParameters(parts);
+    return IsBad(1, parts);
+  }
+  std::string key = held_.substr(first, end - first);
+  key.erase(key.find_last_not_of(kSpace) + 1);
+  Add(AnswerPart::Kind::kArguments, (num_parameters_++ == 0 ? "{" : ", ") + JsonString(key) + ": ", parts);
+  held_.erase(0, end + 1);
+  nesting_ = 0;
+  state_ = State::kValue;
+  return true;
+}
+
+// A value of a parameter as Python writes it, which is JSON but for three words: the grammar has texts in double quotes only.
+bool AnswerParser::StepValue(std::vector<AnswerPart>* parts) {
+  std::string told;
+  size_t at = 0;
+  bool ends = false;
+  while (at < held_.size() && !ends) {
+    const char c = held_[at];
+    if (in_string_) {
+      in_string_ = c != '"' || escaped_;
+      escaped_ = c == '\\' && !escaped_;
+    } else if (std::isalpha(static_cast<unsigned char>(c))) {
+      const size_t end = FindWordEnd(held_, at);
+      if (end == held_.size()) break;  // there may be more of it
+      told += JsonWord(held_.substr(at, end - at));
+      at = end;
+      continue;
+    } else {
+      in_string_ = c == '"';
+      ends = nesting_ == 0 && (c == ',' || c == ')' || c == ']' || c == '}');
+      nesting_ += (c == '{' || c == '[') - (c == '}' || c == ']');
+      if (ends) break;
+    }
+    told += c;
+    ++at;
+  }
+  Add(AnswerPart::Kind::kArguments, std::move(told), parts);
+  held_.erase(0, at);
+  if (ends) state_ = State::kKeywords;
+  return ends;
+}
+
 bool AnswerParser::StepTail(std::vector<AnswerPart>* parts) {
+  if (options_.format == ToolFormat::kPythonic) {
+    const size_t next = SkipSpace(held_, 0);
+    if (next == held_.size()) return false;
+    const char c = held_[next];
+    held_.erase(0, next + (c == ',' || c == ']' ? 1 : 0));
+    in_list_ = c == ',';
+    state_ = in_list_ ? State::kHead : State::kText;
+    return in_list_ || c == ']' || IsBad(1, parts);
+  }
   if (options_.format == ToolFormat::kLlama3) {  // the end of the object, and of the answer
     held_.clear();
     return false;
@@ -307,7 +390,9 @@ std::vector<AnswerPart> AnswerParser::Finish() {
     if (held_.find('}') != std::string::npos) ++num_complete_;  // the list is not closed, the call is
   } else if (state_ == State::kParameters) {
     AddCutParameter(&parts);
-  } else if (state_ != State::kTail && state_ != State::kArguments) {
+  } else if (state_ == State::kValue) {
+    Add(AnswerPart::Kind::kArguments, JsonWord(std::exchange(held_, {})), &parts);  // what was held is a word
+  } else if (state_ != State::kTail && state_ != State::kArguments && state_ != State::kKeywords) {
     bad_call_ = bad_call_ || state_ == State::kHead;
     Add(AnswerPart::Kind::kContent, std::exchange(held_, {}), &parts);
   }

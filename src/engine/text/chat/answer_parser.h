@@ -43,7 +43,7 @@ class AnswerParser {
   bool found_bad_call() const { return bad_call_; }
 
  private:
-  enum class State { kStart, kReasoning, kBehindReasoning, kText, kHead, kArguments, kParameters, kTail };
+  enum class State { kStart, kReasoning, kBehindReasoning, kText, kHead, kArguments, kParameters, kKeywords, kValue, kTail };
   // One transition; false when more text is needed.
   bool Step(std::vector<AnswerPart>* parts);
   bool StepStart();
@@ -52,6 +52,8 @@ class AnswerParser {
   bool StepHead(std::vector<AnswerPart>* parts);
   bool StepArguments(std::vector<AnswerPart>* parts);
   bool StepParameters(std::vector<AnswerPart>* parts);
+  bool StepKeywords(std::vector<AnswerPart>* parts);
+  bool StepValue(std::vector<AnswerPart>* parts);
   bool StepTail(std::vector<AnswerPart>* parts);
   bool StepListTail(std::vector<AnswerPart>* parts);
   bool IsBad(size_t marker, std::vector<AnswerPart>* parts);
@@ -68,7 +70,7 @@ class AnswerParser {
   int num_calls_ = 0, num_complete_ = 0;
   int nesting_ = 0;          // of the arguments
   bool in_string_ = false, escaped_ = false;
-  bool in_list_ = false;     // kMistral: inside of the list of calls
+  bool in_list_ = false;     // kMistral, kPythonic: inside of the list of calls
   std::string name_;         // of the call under way
   int num_parameters_ = 0;   // of it
   size_t scanned_ = 0;       // bytes of held_ in which no parameter ends

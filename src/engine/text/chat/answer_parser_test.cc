@@ -43,7 +43,8 @@ const std::vector<Case>& Cases() {
   static const AnswerParser::Options kPlain, kHermes{true, ToolFormat::kHermes, false, false}, kLlama{true, ToolFormat::kLlama3, false, false},
       kThinks{false, ToolFormat::kHermes, true, false}, kOpen{true, ToolFormat::kHermes, true, true},
       kCoder{true, ToolFormat::kQwenCoder, false, false, kTexts}, kGlm{true, ToolFormat::kGlm, false, false, kTexts},
-      kMistral{true, ToolFormat::kMistral, false, false}, kNamed{true, ToolFormat::kMistralNamed, false, false, nullptr, true};
+      kMistral{true, ToolFormat::kMistral, false, false}, kNamed{true, ToolFormat::kMistralNamed, false, false, nullptr, true},
+      kPythonic{true, ToolFormat::kPythonic, false, false};
   static const std::vector<Case> kCases = {
       {kPlain, "<think>a</think> <tool_call>", "<think>a</think> <tool_call>[]"},
       {kHermes, "Hello", "Hello[]"},
@@ -84,6 +85,16 @@ const std::vector<Case>& Cases() {
       {kNamed, "Yes.[TOOL_CALLS]f[ARGS]{\"a\": {}}[TOOL_CALLS]g[CALL_ID]abcdefghi[ARGS]{}", "Yes.[]{f}{\"a\": {}}{g}{}"},
       {kNamed, "[TOOL_CALLS]f{\"a\": 1}", "[]{f}{\"a\": 1}"},
       {kNamed, "[TOOL_CALLS]f[ARGS]none", "[TOOL_CALLS]f[ARGS]none[]"},
+      {kPythonic, "[f(a=True, b=\"None, True)\\\"]\", c=[1e5, {\"x\": None}], d=-2.5), g()]", "[]{f}{\"a\": true, \"b\": \"None, True)\\\"]\", \"c\": [1e5, {\"x\": null}], \"d\": -2.5}{g}{}"},
+      {kPythonic, " [f(a=False)]\n", "[]{f}{\"a\": false}"},
+      {kPythonic, "Hi [f(a=1)]", "Hi [f(a=1)][]"},
+      {kPythonic, "[1, 2]", "[1, 2][]"},
+      {kPythonic, "[f", "[f[]"},
+      {kPythonic, "[f(a=\"x", "[]{f}{\"a\": \"x"},
+      {kPythonic, "[f(a=None", "[]{f}{\"a\": null"},
+      {kPythonic, "[f(a=1), 5]", " 5][]{f}{\"a\": 1}"},
+      {kPythonic, "[f(1)]", "1)][]{f}{}"},
+      {kPythonic, "[f(a=1}]", "}][]{f}{\"a\": 1}"},
   };
   return kCases;
 }
@@ -114,9 +125,9 @@ TEST(AnswerParser, GivesTheSamePartsHoweverTheTextIsCut) {
 TEST(AnswerParser, GivesTheSamePartsOfNonsenseHoweverItIsCut) {
   constexpr const char* kPieces[] = {"<tool_call>", "</tool_call>", "<function=f>", "</function>", "<parameter=a>", "</parameter>", "<arg_key>", "</arg_key>", "<arg_value>",
                                      "</arg_value>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]", "{\"name\": \"f\", \"arguments\": ", "{", "}", "[", "]", ",", "f", "\n", " ", "\"", "\\",
-                                     "1", "<think>", "</think>", "<", "\xC3\xA9"};
+                                     "1", "<think>", "</think>", "<", "\xC3\xA9", "[f(a=", "a=", "(", ")", "True"};
   std::mt19937_64 rng(oscar::testing::TestSeed(23));
-  for (const ToolFormat format : {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kQwenCoder, ToolFormat::kGlm, ToolFormat::kMistral, ToolFormat::kMistralNamed}) {
+  for (const ToolFormat format : {ToolFormat::kHermes, ToolFormat::kLlama3, ToolFormat::kQwenCoder, ToolFormat::kGlm, ToolFormat::kMistral, ToolFormat::kMistralNamed, ToolFormat::kPythonic}) {
     for (int i = 0; i < 3000; ++i) {
       std::string text = rng() % 2 == 0 ? std::string(CallMarker(format)) : "";
       for (uint64_t piece = rng() % 14; piece > 0; --piece) text += kPieces[rng() % std::size(kPieces)];
@@ -149,9 +160,25 @@ TEST(AnswerFormat, IsReadOffTheTemplate) {
   EXPECT_TRUE(DetectAnswerFormat("{% if tools %}[TOOL_CALLS]{{ n }}[CALL_ID]{{ i }}[ARGS]{% endif %}").call_ids);
   EXPECT_EQ(DetectAnswerFormat("{% if tools %}<tool_call><function={{ n }}>{% endif %}").tools, ToolFormat::kQwenCoder);
   EXPECT_EQ(DetectAnswerFormat("{% if tools %}<tool_call>{{ n }}<arg_key>{% endif %}").tools, ToolFormat::kGlm);
+  EXPECT_EQ(DetectAnswerFormat("{% if tools %}[func_name1(params_name1=params_value1), func_name2(params)]{% endif %}").tools, ToolFormat::kPythonic);
   EXPECT_EQ(DetectAnswerFormat("{% if tools %}{{ tools }}{% endif %}").tools, ToolFormat::kUnknown);
   EXPECT_TRUE(OpensReasoning("<|im_start|>assistant\n<think>\n"));
   EXPECT_FALSE(OpensReasoning("<think>\n\n</think>\n\n"));
+}
+
+TEST(AnswerFormat, IsWhatANameSaysWhereTheTemplateHasTools) {
+  const std::string tools = "{% if tools %}{{ tools }}{% endif %}";
+  const std::pair<const char*, ToolFormat> kNamed[] = {{"hermes", ToolFormat::kHermes}, {"qwen3_coder", ToolFormat::kQwenCoder}, {"glm45", ToolFormat::kGlm},
+                                                       {"mistral", ToolFormat::kMistral}, {"llama3_json", ToolFormat::kLlama3}, {"pythonic", ToolFormat::kPythonic}};
+  for (const auto& [name, format] : kNamed) {
+    const auto named = AnswerFormatNamed(name, tools);
+    ASSERT_TRUE(named.ok()) << name;
+    EXPECT_EQ(named->tools, format) << name;
+    EXPECT_EQ(AnswerFormatNamed(name, "{{ messages }}").ok(), format == ToolFormat::kHermes) << name;
+    EXPECT_NE(ToolParserNames().find(name), std::string::npos);
+  }
+  EXPECT_EQ(AnswerFormatNamed("mistral", tools + "[TOOL_CALLS]f[ARGS]")->tools, ToolFormat::kMistralNamed);
+  EXPECT_EQ(AnswerFormatNamed("llama", tools).status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(AnswerFormat, ToolsBecomeWordsForATemplateWithoutThem) {

@@ -126,6 +126,14 @@ Scan ScanCallHead(ToolFormat format, std::string_view text, bool in_list, CallHe
       if (!head->in_list) return ScanNamed(text, head);
       return ScanObject(text, in_list ? at : at + 1, head);
     }
+    case ToolFormat::kPythonic: {
+      if (const Scan scan = in_list ? Scan::kFits : Take(text, "[", &at); scan != Scan::kFits) return scan;
+      head->in_list = true;
+      if (const Scan scan = ScanName(text, &at, &head->name); scan != Scan::kFits) return scan;
+      const Scan scan = Take(text, "(", &at);
+      head->end = at;
+      return scan;
+    }
     case ToolFormat::kHermes:
     case ToolFormat::kLlama3:
     case ToolFormat::kUnknown: break;

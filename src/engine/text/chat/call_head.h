@@ -14,7 +14,7 @@ enum class Scan { kFits, kNeedsMore, kBad };
 struct CallHead {
   std::string name;
   size_t end = 0;        // behind it: where the arguments begin
-  bool in_list = false;  // kMistral: it is one of a list, which began here unless `in_list` was true before
+  bool in_list = false;  // kMistral, kPythonic: it is one of a list, which began here unless `in_list` was true before
 };
 
 // `text` stands behind the marker, or, with in_list, behind the comma of a list of calls.

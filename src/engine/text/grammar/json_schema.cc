@@ -25,7 +25,7 @@ constexpr int kMaxCount = 100'000;
 class SchemaCompiler {
  public:
   SchemaCompiler(const json& root, const SchemaOptions& options, RuleSet* rules, std::vector<std::string>* ignored)
-      : root_(root), options_(options), rules_(rules), ignored_(ignored), values_(rules) {}
+      : root_(root), options_(options), rules_(rules), ignored_(ignored), values_(rules, options.words) {}
 
   Result<int> Compile() {
     const int root = RuleOf("#");
@@ -134,7 +134,7 @@ class SchemaCompiler {
       }
       return OneOf(*found, rest, path + "/" + keyword, std::string_view(keyword) == "oneOf");
     }
-    if (const auto found = schema.find("const"); found != schema.end()) return E::Bytes(found->dump());
+    if (const auto found = schema.find("const"); found != schema.end()) return values_.Constant(*found);
     if (const auto found = schema.find("enum"); found != schema.end()) return Enumeration(*found, schema, path);
     return Typed(schema, path);
   }
@@ -165,7 +165,7 @@ class SchemaCompiler {
     if (!list.is_array() || list.empty()) return Invalid(path, "enum must be a list of values");
     std::vector<E> choices;
     for (const json& value : list) {
-      if (FitsType(schema, value)) choices.push_back(E::Bytes(value.dump()));
+      if (FitsType(schema, value)) choices.push_back(values_.Constant(value));
     }
     return E::Choice(std::move(choices));
   }
@@ -211,7 +211,7 @@ class SchemaCompiler {
   Result<E> OfType(const std::string& type, const json& schema, const std::string& path, std::set<std::string>* known) {
     const auto knows = [known](std::initializer_list<const char*> keywords) { known->insert(keywords.begin(), keywords.end()); };
     if (type.empty()) return values_.Any();
-    if (type == "null") return E::Bytes("null");
+    if (type == "null") return values_.Null();
     if (type == "boolean") return values_.Boolean();
     if (type == "number") return values_.Number();
     if (type == "integer") return knows({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}), Integer(schema, path);
@@ -300,11 +300,6 @@ class SchemaCompiler {
     return E::Sequence({E::Bytes("["), values_.Space(), std::move(rest), values_.Space(), E::Bytes("]")});
   }
 
-  struct Member {
-    E text;  // key, colon and value
-    bool required;
-  };
-
   Result<std::vector<Member>> Members(const json& schema, const std::string& path, std::vector<std::string>* names) {
     json properties = json::object();
     if (const auto found = schema.find("properties"); found != schema.end()) properties = *found;
@@ -340,25 +335,8 @@ class SchemaCompiler {
       const int rule = rules_->Add("more members of " + path, E::Sequence({values_.KeyExcept(names), values_.Colon(), std::move(inner)}));
       more = E::Rule(rule);
     }
-    // tails[i]: what may follow a member, from member i on. Rules, so that each is written once.
-    std::vector<E> tails(members.size() + 1);
-    tails[members.size()] = more ? E::Repeat(E::Sequence({values_.Comma(), *more}), 0, E::kNoLimit) : E::Bytes("");
-    for (size_t i = members.size(); i-- > 0;) {
-      E next = E::Sequence({values_.Comma(), members[i].text});
-      if (!members[i].required) next = E::Optional(std::move(next));
-      tails[i] = E::Rule(rules_->Add("members of " + path, E::Sequence({std::move(next), tails[i + 1]})));
-    }
-    std::vector<E> choices;  // by the first member that is there
-    size_t i = 0;
-    for (; i < members.size(); ++i) {
-      choices.push_back(E::Sequence({members[i].text, tails[i + 1]}));
-      if (members[i].required) break;
-    }
-    if (i == members.size()) {
-      if (more) choices.push_back(E::Sequence({*more, tails[members.size()]}));
-      choices.push_back(E::Bytes(""));
-    }
-    return E::Sequence({E::Bytes("{"), values_.Space(), E::Choice(std::move(choices)), values_.Space(), E::Bytes("}")});
+    E inside = InOrder(members, more, values_.Comma(), "members of " + path, rules_);
+    return E::Sequence({E::Bytes("{"), values_.Space(), std::move(inside), values_.Space(), E::Bytes("}")});
   }
 
   const json& root_;

@@ -8,11 +8,13 @@
 
 #include "oscar/result.h"
 #include "src/engine/text/grammar/expression.h"
+#include "src/engine/text/grammar/json_values.h"
 
 namespace oscar::engine::grammar {
 
 struct SchemaOptions {
   bool strict = false;  // a keyword that is not understood is an error, otherwise it goes to `ignored`
+  JsonWords words = JsonWords::kJson;
 };
 
 // Adds rules for the documents of the schema and returns their number. kUnsupported naming place and keyword for what cannot be

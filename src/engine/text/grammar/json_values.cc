@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
+#include <utility>
 
 #include "src/engine/text/grammar/regex.h"
 #include "src/engine/text/utf8.h"
@@ -11,6 +13,18 @@ namespace oscar::engine::grammar {
 namespace {
 
 using E = Expression;
+using json = nlohmann::ordered_json;
+
+std::string Spelled(const json& value, JsonWords words) {
+  if (words == JsonWords::kPython && value.is_boolean()) return value == true ? "True" : "False";
+  if (words == JsonWords::kPython && value.is_null()) return "None";
+  if (words == JsonWords::kJson || !value.is_structured()) return value.dump();
+  std::string text;
+  for (const auto& [key, element] : value.items()) {
+    text += (text.empty() ? "" : ", ") + (value.is_object() ? json(key).dump() + ": " : "") + Spelled(element, words);
+  }
+  return value.is_object() ? "{" + text + "}" : "[" + text + "]";
+}
 
 E Digits(int least, int most) { return E::Repeat(E::CodePoints({{'0', '9'}}), least, most); }
 
@@ -41,6 +55,28 @@ E NaturalRange(uint64_t low, uint64_t high) {
 
 }  // namespace
 
+Expression InOrder(const std::vector<Member>& members, const std::optional<Expression>& more, const Expression& comma, const std::string& name, RuleSet* rules) {
+  // tails[i]: what may follow a member, from member i on. Rules, so that each is written once.
+  std::vector<E> tails(members.size() + 1);
+  tails[members.size()] = more ? E::Repeat(E::Sequence({comma, *more}), 0, E::kNoLimit) : E::Bytes("");
+  for (size_t i = members.size(); i-- > 0;) {
+    E next = E::Sequence({comma, members[i].text});
+    if (!members[i].required) next = E::Optional(std::move(next));
+    tails[i] = E::Rule(rules->Add(name, E::Sequence({std::move(next), tails[i + 1]})));
+  }
+  std::vector<E> choices;  // by the first member that is there
+  size_t i = 0;
+  for (; i < members.size(); ++i) {
+    choices.push_back(E::Sequence({members[i].text, tails[i + 1]}));
+    if (members[i].required) break;
+  }
+  if (i == members.size()) {
+    if (more) choices.push_back(E::Sequence({*more, tails[members.size()]}));
+    choices.push_back(E::Bytes(""));
+  }
+  return E::Choice(std::move(choices));
+}
+
 Expression Separated(Expression first, Expression rest, int least, int most) {
   if (most == 0) return E::Bytes("");
   E all = E::Sequence({std::move(first), E::Repeat(std::move(rest), std::max(0, least - 1), most == E::kNoLimit ? E::kNoLimit : most - 1)});
@@ -65,7 +101,9 @@ Expression JsonValues::Array() { return Once(&array_, "array", &JsonValues::Make
 Expression JsonValues::Any() { return Once(&any_, "value", &JsonValues::MakeAny); }
 Expression JsonValues::Comma() { return E::Sequence({E::Bytes(","), Space()}); }
 Expression JsonValues::Colon() { return E::Sequence({E::Bytes(":"), Space()}); }
-Expression JsonValues::Boolean() const { return E::Choice({E::Bytes("true"), E::Bytes("false")}); }
+Expression JsonValues::Boolean() const { return E::Choice({Constant(true), Constant(false)}); }
+Expression JsonValues::Null() const { return Constant(nullptr); }
+Expression JsonValues::Constant(const json& value) const { return E::Bytes(Spelled(value, words_)); }
 
 Expression JsonValues::MakeSpace() {
   return E::Optional(E::Choice({E::Bytes(" "), E::Sequence({E::Bytes("\n"), E::Repeat(E::CodePoints({{' ', ' '}}), 0, 16)})}));
@@ -102,7 +140,7 @@ Expression JsonValues::MakeArray() {
   return E::Sequence({E::Bytes("["), Space(), Separated(Any(), E::Sequence({Comma(), Any()}), 0, E::kNoLimit), Space(), E::Bytes("]")});
 }
 
-Expression JsonValues::MakeAny() { return E::Choice({Object(), Array(), String(), Number(), Boolean(), E::Bytes("null")}); }
+Expression JsonValues::MakeAny() { return E::Choice({Object(), Array(), String(), Number(), Boolean(), Null()}); }
 
 Expression JsonValues::Integer(int64_t low, int64_t high) const {
   constexpr int64_t kMost = 999'999'999'999'999'999;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,9 +13,12 @@
 
 namespace oscar::engine::grammar {
 
+// How true, false and null are written.
+enum class JsonWords { kJson, kPython };
+
 class JsonValues {
  public:
-  explicit JsonValues(RuleSet* rules) : rules_(rules) {}
+  explicit JsonValues(RuleSet* rules, JsonWords words = JsonWords::kJson) : rules_(rules), words_(words) {}
 
   // White space where a writer may put it: none, a space, or a line end with up to 16 spaces.
   Expression Space();
@@ -26,6 +31,9 @@ class JsonValues {
   Expression StringOfLength(int least, int most);
   Expression Number();
   Expression Boolean() const;
+  Expression Null() const;
+  // This value alone.
+  Expression Constant(const nlohmann::ordered_json& value) const;
   // From low to high, both included, of at most 18 digits.
   Expression Integer(int64_t low, int64_t high) const;
   // A string of the formats date, time, date-time and uuid; kUnsupported for another.
@@ -46,8 +54,17 @@ class JsonValues {
   Expression Character();
 
   RuleSet* rules_;
+  const JsonWords words_;
   int space_ = -1, character_ = -1, string_ = -1, number_ = -1, object_ = -1, array_ = -1, any_ = -1;
 };
+
+struct Member {
+  Expression text;
+  bool required = false;
+};
+
+// Members in their order, a comma between each two, those that are not required there or not; and behind them any number of `more`. `name`: of the rules.
+Expression InOrder(const std::vector<Member>& members, const std::optional<Expression>& more, const Expression& comma, const std::string& name, RuleSet* rules);
 
 // `first`, then `rest` (with its comma) again and again: `least` to `most` elements in all.
 Expression Separated(Expression first, Expression rest, int least, int most);
