@@ -26,7 +26,7 @@ def tool_path(name):
 class Clients(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--kv", "int2:hadamard", "-c", "1024", "--model-id", "smol", "--max-running", "8")
+        cls.server = Server("--kv", "int2:hadamard", "-t", "1", "-c", "1024", "--model-id", "smol", "--max-running", "8")
         cls.url = f"http://127.0.0.1:{cls.server.port}"
 
     @classmethod
@@ -55,8 +55,8 @@ class Clients(unittest.TestCase):
         for method in ("json_schema", "function_calling"):
             self.assertIsInstance(model.with_structured_output(City, method=method).invoke("Describe Paris: name and inhabitants."), City)
 
-    def lm_eval(self, concurrent_requests, folder):
-        arguments = f"base_url={self.url}/v1/completions,model=smol,tokenizer_backend=remote,num_concurrent={concurrent_requests},max_length=1024"
+    def lm_eval(self, server, concurrent_requests, folder):
+        arguments = f"base_url=http://127.0.0.1:{server.port}/v1/completions,model=smol,tokenizer_backend=remote,num_concurrent={concurrent_requests},max_length=1024"
         command = [tool_path("lm_eval"), "--model", "local-completions", "--model_args", arguments, "--include_path", ".", "--tasks", "oscar_capitals",
                    "--log_samples", "--output_path", folder]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -67,8 +67,11 @@ class Clients(unittest.TestCase):
         return {row["doc_id"]: [float(response[0]) for response in row["filtered_resps"]] for row in rows}
 
     def test_lm_eval_scores_the_same_alone_and_eight_at_once_and_as_echo_does(self):
-        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as eight:
-            alone, together = self.lm_eval(1, one), self.lm_eval(8, eight)
+        args = ("--kv", "int2:hadamard", "-t", "1", "-c", "1024", "--model-id", "smol", "--max-running", "8", "--deterministic")  # the same bits in any batch
+        with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as eight, Server(*args) as server:
+            self.compare(server, self.lm_eval(server, 1, one), self.lm_eval(server, 8, eight))
+
+    def compare(self, server, alone, together):
         rows = [json.loads(line) for line in (HERE / "lm_eval" / "capitals.jsonl").read_text().splitlines()]
         self.assertEqual(len(alone), len(rows))
         right = 0
@@ -79,7 +82,7 @@ class Clients(unittest.TestCase):
             context = f"The capital of {row['country']} is"
             for city, score in zip(row["cities"], alone[number]):
                 body = {"prompt": f"{context} {city}", "echo": True, "logprobs": 0, "max_tokens": 0, "add_special_tokens": False}
-                scores = json.loads(self.server.request("POST", "/v1/completions", body)[1])["choices"][0]["logprobs"]
+                scores = json.loads(server.request("POST", "/v1/completions", body)[1])["choices"][0]["logprobs"]
                 own = sum(value for value, offset in zip(scores["token_logprobs"], scores["text_offset"]) if offset >= len(context))
                 self.assertAlmostEqual(own, score, delta=1e-6)
         self.assertGreater(right, len(rows) // 2)

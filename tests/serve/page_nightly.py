@@ -56,7 +56,7 @@ def browser(dark=False, width=1280, height=900):
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("--kv", "int2:hadamard", "-c", "2048", "--model-id", "smol")
+        cls.server = Server("--kv", "int2:hadamard", "-t", "1", "-c", "2048", "--model-id", "smol")
         cls.driver = browser()
 
     @classmethod
@@ -86,7 +86,7 @@ class Page(unittest.TestCase):
         self.set("#max-tokens", str(tokens))
         self.set("#temperature", "0")
         self.find("#message").send_keys(text, Keys.ENTER)
-        self.wait(lambda: self.find("#stop").is_displayed() or self.all("li.assistant .under span"))
+        self.wait(lambda: self.find("#stop").is_displayed() or self.all("li.assistant .under button"))  # or it has ended already, perhaps with a problem
 
     def done(self):
         self.wait(lambda: self.find("#send").is_displayed() and not self.find("#stop").is_displayed())
@@ -199,7 +199,7 @@ class Page(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".keys") as keys:
             keys.write("open-sesame\n")
             keys.flush()
-            server = Server("--kv", "bf16", "-c", "512", "--api-key-file", keys.name)
+            server = Server("--kv", "bf16", "-t", "1", "-c", "512", "--api-key-file", keys.name)
             try:
                 self.driver.get(f"http://127.0.0.1:{server.port}/")
                 self.wait(lambda: "key" in self.find("#served").text)

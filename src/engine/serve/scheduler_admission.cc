@@ -74,6 +74,7 @@ bool Scheduler::TryStart(std::list<Waiting>::iterator waiting) {
     queued_requests_ -= taken.request.is_further_choice ? 0 : 1;
     --queued_all_;
     queued_tokens_ -= prompt_tokens;
+    snapshot_.running = static_cast<int>(running_.size()) + 1;  // its place is not free any more, also for those who arrive before the step ends
   }
   const GenerationSink sink = taken.sink;
   if (const Status status = StartRequest(std::move(taken), match); !status.ok()) {
