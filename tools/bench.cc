@@ -104,6 +104,7 @@ void AddOptions(CLI::App& command, BenchArguments& arguments) {
                   "gguf, or dummy: -m names a published shape (qwen3-8b, ...), its weights are random (default: gguf)")
       ->transform(OneOf(formats))
       ->type_name("gguf|dummy");
+  command.add_flag("--deterministic", arguments.engine.deterministic, "As for serve: a row's bits do not depend on its batch; slower");
   AddPeerOptions(command, arguments.peers);
   command.add_flag("--processor-time", arguments.processor_time,
                    "Time of the processor instead of the wall: for one thread on a machine with other work");

@@ -33,7 +33,7 @@ struct KvCacheConfig {
   int max_sequences = 1;     // concurrent sequences: each owns its BF16 window and sink
   int max_step_tokens = 512; // largest n of one Reserve: bounds the BF16 pages in flight
   int prefix_pages = 0;      // BF16 pages beside those of the sequences, for windows of prefixes (prefix_cache.h)
-  bool batch_invariant = false;  // AttendParams::batch_invariant in every call; on the CPU only
+  bool batch_invariant = false;  // AttendParams::batch_invariant in every call
 };
 
 // Exact bytes (method.md 4). All pools are allocated at creation; "used" counts pages that are held.

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import shlex
 import sys
 import unittest
 
@@ -9,7 +10,7 @@ from running_server import MODEL, SKIPPED, RunningServer
 
 LONG = unittest.skipUnless(os.environ.get("OSCAR_LONG_TESTS"), "takes more than ten seconds: OSCAR_LONG_TESTS=1 runs it, as scripts/test --ci does")
 METHOD = os.environ.get("OSCAR_DETERMINISM_KV", "int2:hadamard")
-ARGS = ("--kv", METHOD, "--log", "none", "--deterministic", "-c", "1024", "--recent", "64")
+ARGS = ("--kv", METHOD, "--log", "none", "--deterministic", "-c", "1024", "--recent", "64", *shlex.split(os.environ.get("OSCAR_DETERMINISM_ARGS", "")))
 MEMORY = ("--kv-bytes", "400000000")
 PROMPT = 270
 

@@ -133,10 +133,16 @@ class LoadedModel final : public Model {
 
   Status Forward(std::span<const StepSequence> batch, KvCache& cache, std::vector<float>* logits,
                  AttentionObserver* observer) override {
-    return Step(batch, cache, {logits, nullptr}, observer);
+    return Step(batch, cache, {logits, nullptr, {}}, observer);
   }
   Status ForwardGreedy(std::span<const StepSequence> batch, KvCache& cache, std::vector<int32_t>* tokens) override {
-    return Step(batch, cache, {nullptr, tokens}, nullptr);
+    return Step(batch, cache, {nullptr, tokens, {}}, nullptr);
+  }
+  bool draws_tokens() const override { return !ops_->slots_on_host(); }
+  Status ForwardDrawn(std::span<const StepSequence> batch, KvCache& cache, std::span<const TokenDraw> draws, std::vector<int32_t>* tokens) override {
+    if (!draws_tokens()) return {StatusCode::kUnsupported, "on the CPU tokens are drawn from logits"};
+    const bool is_greedy = std::ranges::all_of(draws, &TokenDraw::is_plain_greedy);
+    return Step(batch, cache, {nullptr, tokens, is_greedy ? std::span<const TokenDraw>() : draws}, nullptr);
   }
   Status FillCache(SequenceId sequence, int num_tokens, KvCache& cache) override {
     const KvShape& kv = context_.config.kv;
@@ -161,14 +167,15 @@ class LoadedModel final : public Model {
   // What a step is run for; both null: nothing but the cache.
   struct Wanted {
     std::vector<float>* logits;
-    std::vector<int32_t>* best;
+    std::vector<int32_t>* tokens;      // the best ones, or
+    std::span<const TokenDraw> draws;  // those drawn
   };
 
   Status Step(std::span<const StepSequence> batch, KvCache& cache, const Wanted& wanted, AttentionObserver* observer) {
     OSCAR_TRY(Flatten(batch, cache));
     std::optional<HostRows> host_rows;
     if (observer != nullptr && !ops_->slots_on_host() && !observer->takes_device_rows()) observer = &host_rows.emplace(*ops_, *observer);
-    batch_.wants_logits = wanted.logits != nullptr || wanted.best != nullptr;
+    batch_.wants_logits = wanted.logits != nullptr || wanted.tokens != nullptr;
     batch_.observer = observer;
     for (size_t i = 0; i < batch.size(); ++i) {
       if (const Status reserved = cache.Reserve(batch_.sequences[i], batch_.num_rows[i]); !reserved.ok()) {
@@ -246,30 +253,32 @@ class LoadedModel final : public Model {
 
   Status Run(KvCache& cache, const Wanted& wanted) {
     const auto vocab_size = static_cast<size_t>(context_.config.vocab_size);
-    std::vector<float>* const logits = wanted.best != nullptr && ops_->slots_on_host() ? &greedy_logits_ : wanted.logits;
+    std::vector<float>* const logits = wanted.tokens != nullptr && ops_->slots_on_host() ? &greedy_logits_ : wanted.logits;
     if (logits != nullptr) logits->resize(batch_.output_rows.size() * vocab_size);
     if (batch_.wants_logits) ops_->Bind(Slot::kLogits, logits != nullptr ? logits->data() : nullptr);
     ops_->SetInputs(batch_.tokens, batch_.positions, batch_.output_rows);
     OSCAR_TRY(RunLayers(cache));
-    if (logits == nullptr) return wanted.best != nullptr ? ReadBest(*wanted.best) : Status();
+    if (logits == nullptr) return wanted.tokens != nullptr ? TakeTokens(wanted) : Status();
     if (const int64_t bad = FirstNonFinite(*logits); bad >= 0) {
       return NonFinite(static_cast<size_t>(bad) / vocab_size, static_cast<size_t>(bad) % vocab_size);
     }
-    if (wanted.best == nullptr) return {};
-    wanted.best->clear();
+    if (wanted.tokens == nullptr) return {};
+    wanted.tokens->clear();
     for (auto row = logits->cbegin(); row != logits->cend(); row += static_cast<std::ptrdiff_t>(vocab_size)) {
-      wanted.best->push_back(static_cast<int32_t>(std::max_element(row, row + static_cast<std::ptrdiff_t>(vocab_size)) - row));
+      wanted.tokens->push_back(static_cast<int32_t>(std::max_element(row, row + static_cast<std::ptrdiff_t>(vocab_size)) - row));
     }
     return {};
   }
 
-  Status ReadBest(std::vector<int32_t>& tokens) {
-    std::vector<BestLogit> best(batch_.output_rows.size());
-    OSCAR_TRY(ops_->BestLogits(best));
-    tokens.clear();
-    for (size_t row = 0; row < best.size(); ++row) {
-      if (!best[row].is_finite) return NonFinite(row, static_cast<size_t>(best[row].token));
-      tokens.push_back(best[row].token);
+  // The tokens of rows whose logits are on the device.
+  Status TakeTokens(const Wanted& wanted) {
+    std::vector<DrawnToken> drawn(batch_.output_rows.size());
+    OSCAR_CHECK(wanted.draws.empty() || wanted.draws.size() == drawn.size());
+    OSCAR_TRY(wanted.draws.empty() ? ops_->BestTokens(drawn) : ops_->DrawTokens(wanted.draws, drawn));
+    wanted.tokens->clear();
+    for (size_t row = 0; row < drawn.size(); ++row) {
+      if (!drawn[row].is_finite) return NonFinite(row, static_cast<size_t>(drawn[row].token));
+      wanted.tokens->push_back(drawn[row].token);
     }
     return {};
   }
@@ -358,9 +367,9 @@ Result<std::unique_ptr<Model>> Model::Load(io::GgufFile file, int num_threads, D
   return LoadFrom(MakeGgufCheckpoint(std::move(file), precision), num_threads, device, rounding);
 }
 
-Result<std::unique_ptr<Model>> Model::LoadRandom(std::string_view shape, int num_threads, Device device) {
+Result<std::unique_ptr<Model>> Model::LoadRandom(std::string_view shape, int num_threads, Device device, BatchRounding rounding) {
   OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, MakeRandomCheckpoint(shape));
-  return LoadFrom(std::move(checkpoint), num_threads, device);
+  return LoadFrom(std::move(checkpoint), num_threads, device, rounding);
 }
 
 }  // namespace oscar::engine

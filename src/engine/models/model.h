@@ -69,7 +69,8 @@ class Model {
                                              WeightPrecision precision = WeightPrecision::kStored,
                                              BatchRounding rounding = BatchRounding::kFree);
   // A published shape with random weights (MakeRandomCheckpoint), on a CUDA device.
-  static Result<std::unique_ptr<Model>> LoadRandom(std::string_view shape, int num_threads, Device device);
+  static Result<std::unique_ptr<Model>> LoadRandom(std::string_view shape, int num_threads, Device device,
+                                                   BatchRounding rounding = BatchRounding::kFree);
   virtual ~Model() = default;
 
   virtual const ModelConfig& config() const = 0;
@@ -102,6 +103,13 @@ class Model {
   // The same with the token of the largest logit in place of each row of logits, the lowest at equals; where the model computes on a
   // device, logits do not leave it.
   virtual Status ForwardGreedy(std::span<const StepSequence> batch, KvCache& cache, std::vector<int32_t>* tokens) = 0;
+  // Whether the model computes where tokens are drawn without logits on the host; then ForwardDrawn draws that of each row, as
+  // Sampler::Sample would. draws: one for each row that Forward would have logits of.
+  virtual bool draws_tokens() const { return false; }
+  virtual Status ForwardDrawn(std::span<const StepSequence> /*batch*/, KvCache& /*cache*/, std::span<const TokenDraw> /*draws*/,
+                              std::vector<int32_t>* /*tokens*/) {
+    return {StatusCode::kUnsupported, "this model draws no tokens"};
+  }
   // For measurements of speed: lengthens a sequence by num_tokens tokens that were not computed, in steps of up to
   // cache.config().max_step_tokens. Their K and V in all layers are rows of the steps before, of which one had kMaxStepTokens tokens.
   virtual Status FillCache(SequenceId sequence, int num_tokens, KvCache& cache) = 0;

@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <random>
+#include <set>
 
 #include "src/base/cuda_memory.h"
+#include "src/engine/sample/sampler.h"
 #include "src/engine/models/model.h"
 #include "src/engine/text/tokenizer.h"
 #include "src/testing/tiny_model.h"
@@ -131,6 +133,15 @@ TEST_P(CudaModelTest, DistributionsAndGreedyTokensAreThoseOfTheCpu) {
   }
 }
 
+std::unique_ptr<Model> LoadTiny(const testing::TinyModel& tiny, BatchRounding rounding) {
+  const auto path = std::filesystem::path(::testing::TempDir()) / ("oscar_tiny_" + std::to_string(::getpid()) + ".gguf");
+  tiny.WriteTo(path);
+  auto model = Model::Load(std::move(io::GgufFile::Open(path)).value(), 1, Device::kCuda, WeightPrecision::kStored, rounding);
+  std::filesystem::remove(path);
+  EXPECT_TRUE(model.ok()) << model.status().message();
+  return model.ok() ? std::move(model).value() : nullptr;
+}
+
 // Single tokens of two sequences: the first steps run segment by segment, the others as one recording, in which norm and RoPE of Q and K
 // are the cache's. Every other step takes the best tokens only.
 TEST(CudaTinyModel, LogitsAndBestTokensAreThoseInDouble) {
@@ -141,11 +152,9 @@ TEST(CudaTinyModel, LogitsAndBestTokensAreThoseInDouble) {
     testing::TinyModelOptions options;
     options.architecture = architecture;
     const testing::TinyModel tiny(options);
-    const auto path = std::filesystem::path(::testing::TempDir()) / ("oscar_tiny_" + std::to_string(::getpid()) + ".gguf");
-    tiny.WriteTo(path);
     Side side;
-    side.model = std::move(Model::Load(path, 1, Device::kCuda)).value();
-    std::filesystem::remove(path);
+    side.model = LoadTiny(tiny, BatchRounding::kFree);
+    ASSERT_NE(side.model, nullptr);
     side.Start("bf16");
     const SequenceId sequences[2] = {side.sequence, *side.cache->NewSequence()};
     std::mt19937_64 rng(3);
@@ -176,9 +185,89 @@ TEST(CudaTinyModel, LogitsAndBestTokensAreThoseInDouble) {
   }
 }
 
+// Tokens drawn on the device are those that a Sampler draws from the logits of the same step, and positions count.
+TEST(CudaTinyModel, DrawnTokensAreThoseOfASampler) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
+  const testing::TinyModel tiny({});
+  Side drawing, reading;
+  for (Side* const side : {&drawing, &reading}) {
+    side->model = LoadTiny(tiny, BatchRounding::kFree);
+    ASSERT_NE(side->model, nullptr);
+    side->Start("bf16");
+  }
+  ASSERT_TRUE(drawing.model->draws_tokens());
+  const SamplingParams params = {.temperature = 2.0f, .top_k = 40, .top_p = 0.95f, .min_p = 0.01f, .repetition_penalty = 1.2f, .presence_penalty = 0.5f,
+                                 .frequency_penalty = 0.25f, .logit_bias = {{7, 3.0f}}, .seed = 11};
+  Sampler sampler = std::move(Sampler::Create(params, tiny.options().vocab)).value();
+  int32_t token = 5;
+  std::set<int32_t> seen;
+  for (int64_t position = 0; position < 64; ++position) {
+    reading.Forward({&token, 1}, false);
+    const StepSequence step{drawing.sequence, {&token, 1}, false};
+    const TokenDraw draw = sampler.DrawAt(position);
+    std::vector<int32_t> drawn;
+    const Status done = drawing.model->ForwardDrawn({&step, 1}, *drawing.cache, {&draw, 1}, &drawn);
+    ASSERT_TRUE(done.ok()) << done.message();
+    const auto expected = sampler.Sample(reading.logits, position);
+    ASSERT_TRUE(expected.ok());
+    ASSERT_EQ(drawn, std::vector<int32_t>{*expected}) << position;
+    token = *expected;
+    sampler.Accept(token, false);
+    seen.insert(token);
+  }
+  EXPECT_GT(seen.size(), 10u);
+}
+
+// Logits of a sequence whose tokens come in steps of `step_tokens`, beside `others` sequences that take one token of their own in each.
+std::vector<float> InvariantLogits(Model& model, const char* method, std::span<const int32_t> tokens, size_t step_tokens, int others) {
+  const KvShape& shape = model.config().kv;
+  KvCacheConfig config{.shape = shape, .sink = 64, .recent = 64, .max_tokens = 8192, .max_sequences = 32, .batch_invariant = true};
+  auto cache = model.NewCache(*ParseKvMethod(method), std::move(DataFreeProfile(method, shape, model.rotary())).value(), config);
+  EXPECT_TRUE(cache.ok()) << cache.status().message();
+  std::vector<SequenceId> ids;
+  for (int i = 0; i <= others; ++i) ids.push_back(*(*cache)->NewSequence());
+  std::vector<float> all, logits;
+  const auto vocab = static_cast<size_t>(model.config().vocab_size);
+  for (size_t start = 0; start < tokens.size(); start += step_tokens) {
+    const size_t count = std::min(step_tokens, tokens.size() - start);
+    std::vector<StepSequence> batch;
+    for (int i = 1; i <= others; ++i) {
+      batch.push_back({.sequence = ids[static_cast<size_t>(i)], .tokens = tokens.subspan((start + static_cast<size_t>(i)) % tokens.size(), 1)});
+    }
+    batch.push_back({.sequence = ids[0], .tokens = tokens.subspan(start, count), .all_logits = true});
+    const Status done = model.Forward(batch, **cache, &logits);
+    EXPECT_TRUE(done.ok()) << done.message();
+    all.insert(all.end(), logits.end() - static_cast<std::ptrdiff_t>(count * vocab), logits.end());
+  }
+  return all;
+}
+
+TEST(CudaTinyModel, InvariantRoundingMakesLogitsTheSameBitsInEveryBatchAndEveryStepSize) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
+  for (const char* const architecture : {"qwen2", "qwen3"}) {
+    const testing::TinyModel tiny({.architecture = architecture, .context_length = 1024});
+    const auto model = LoadTiny(tiny, BatchRounding::kInvariant);
+    ASSERT_NE(model, nullptr);
+    std::mt19937_64 rng(4);
+    std::vector<int32_t> tokens(530);
+    for (int32_t& token : tokens) token = static_cast<int32_t>(rng() % static_cast<uint64_t>(tiny.options().vocab));
+    for (const char* const method : {"int2:hadamard", "bf16"}) {
+      const std::vector<float> one_by_one = InvariantLogits(*model, method, tokens, 1, 0);
+      for (const auto& [step_tokens, others] : {std::pair<size_t, int>{64, 0}, {512, 0}, {1, 15}, {7, 3}, {256, 1}}) {
+        EXPECT_EQ(InvariantLogits(*model, method, tokens, step_tokens, others), one_by_one)
+            << architecture << " " << method << " " << step_tokens << " " << others;
+      }
+    }
+  }
+}
+
+const char* const kModelNames[] = {"SmolLM2_135M", "Qwen2_5_Coder_0_5B", "Qwen2_5_Coder_1_5B"};
 INSTANTIATE_TEST_SUITE_P(Real, CudaModelTest,
-                         ::testing::Values("SmolLM2-135M-Instruct.Q4_1.gguf", "Qwen2.5-Coder-0.5B-Instruct-Q4_K_M.gguf"),
-                         [](const auto& model) { return model.index == 0 ? "SmolLM2_135M" : "Qwen2_5_Coder_0_5B"; });
+                         ::testing::Values("SmolLM2-135M-Instruct.Q4_1.gguf", "Qwen2.5-Coder-0.5B-Instruct-Q4_K_M.gguf",
+                                           "Qwen2.5-Coder-1.5B-Instruct-Q4_K_M.gguf"),
+                         [](const auto& model) { return kModelNames[model.index]; });
 
 }  // namespace
 }  // namespace oscar::engine

@@ -4,9 +4,8 @@ namespace oscar::engine {
 
 Result<std::unique_ptr<Ops>> MakeOps(Device device, int num_threads, int max_tokens, BatchRounding rounding) {
   if (device == Device::kCpu) return MakeCpuOps(num_threads, max_tokens, rounding);
-  if (rounding == BatchRounding::kInvariant) return {StatusCode::kUnsupported, "steps that do not depend on their batch are for the CPU"};
 #ifdef OSCAR_CUDA
-  return MakeCudaOps(num_threads, max_tokens);
+  return MakeCudaOps(num_threads, max_tokens, rounding);
 #else
   return {StatusCode::kUnsupported, "this build has no CUDA: configure it with -DOSCAR_CUDA=ON"};
 #endif

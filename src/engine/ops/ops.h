@@ -13,6 +13,7 @@
 #include "oscar/executor.h"
 #include "oscar/kv_cache.h"
 #include "oscar/result.h"
+#include "src/engine/sample/token_draw.h"
 #include "src/engine/weights/weight.h"
 
 namespace oscar::engine {
@@ -41,8 +42,8 @@ struct Tensor {
 enum class Slot : uint8_t { kHidden, kQuery, kKey, kValue, kAttention, kLogits };
 inline constexpr int kNumSlots = 6;
 
-// The largest logit of a row, the lowest token at equals. Not finite: `token` is the first that is NaN or infinite.
-struct BestLogit {
+// The token of a row of logits. Not finite: `token` is the first whose logit is NaN or infinite.
+struct DrawnToken {
   int32_t token = 0;
   bool is_finite = true;
 };
@@ -95,9 +96,12 @@ class Ops {
   virtual void SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,
                          std::span<const int32_t> output_rows) = 0;
 
-  // Where slots are not on the host and kLogits is bound to null: logits stay on the device, and after Submit this finds the best of
-  // each output row.
-  virtual Status BestLogits(std::span<BestLogit> /*best*/) { return {StatusCode::kUnsupported, "logits are on the host"}; }
+  // Where slots are not on the host and kLogits is bound to null: logits stay on the device, and after Submit one of these finds the
+  // token of each output row, the best (at equals the lowest) or the one drawn. Once per Submit: logits are changed in place.
+  virtual Status BestTokens(std::span<DrawnToken> /*tokens*/) { return {StatusCode::kUnsupported, "logits are on the host"}; }
+  virtual Status DrawTokens(std::span<const TokenDraw> /*draws*/, std::span<DrawnToken> /*tokens*/) {
+    return {StatusCode::kUnsupported, "logits are on the host"};
+  }
 
   // Starts a recording. False: one with this key is kept; record nothing, only Submit.
   virtual bool Begin(const RecordingKey& key) = 0;
@@ -136,10 +140,10 @@ enum class BatchRounding : uint8_t { kFree, kInvariant };
 Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens, BatchRounding rounding = BatchRounding::kFree);
 // Ops on the first CUDA device, in builds with OSCAR_CUDA; num_threads are for what is left to the CPU. kUnsupported without a
 // device of compute capability 9.0.
-Result<std::unique_ptr<Ops>> MakeCudaOps(int num_threads, int max_tokens);
+Result<std::unique_ptr<Ops>> MakeCudaOps(int num_threads, int max_tokens, BatchRounding rounding = BatchRounding::kFree);
 
 enum class Device : uint8_t { kCpu, kCuda };
-// kUnsupported for kCuda in a build without OSCAR_CUDA, and for kCuda with kInvariant.
+// kUnsupported for kCuda in a build without OSCAR_CUDA.
 Result<std::unique_ptr<Ops>> MakeOps(Device device, int num_threads, int max_tokens, BatchRounding rounding = BatchRounding::kFree);
 
 }  // namespace oscar::engine

@@ -49,10 +49,15 @@ Result<int32_t> AnswerStream::Draw(std::span<const float> logits) {
   }
   // A grammar that is complete and cannot go on ends the answer before min_tokens.
   if (num_tokens_ < min_tokens_ && !(matcher_ && matcher_->complete())) limits.forbidden = enders_;
-  return sampler_.Sample(logits, num_drawn_++, limits);
+  return sampler_.Sample(logits, num_drawn_, limits);
 }
 
 bool AnswerStream::takes_best_token() const { return is_greedy_ && !matcher_ && num_tokens_ >= min_tokens_; }
+
+std::optional<TokenDraw> AnswerStream::DrawElsewhere() {
+  if (matcher_ || num_tokens_ < min_tokens_) return std::nullopt;
+  return sampler_.DrawAt(num_drawn_);
+}
 
 Result<AnswerStep> AnswerStream::Next(std::span<const float> logits) {
   OSCAR_ASSIGN_OR_RETURN(const int32_t token, Draw(logits));
@@ -62,6 +67,7 @@ Result<AnswerStep> AnswerStream::Next(std::span<const float> logits) {
 AnswerStep AnswerStream::NextOf(int32_t token) {
   AnswerStep step;
   step.token = token;
+  ++num_drawn_;
   // Ids behind the tokenizer's are rows of the output layer that no text belongs to.
   const bool known = step.token < tokenizer_.vocab_size();
   const bool is_end = known && tokenizer_.IsEndOfGeneration(step.token);

@@ -52,6 +52,8 @@ class AnswerStream {
   Result<AnswerStep> Next(std::span<const float> logits);
   // Whether the next token is that of the largest logit whatever the others are; then NextOf takes it, as Next would.
   bool takes_best_token() const;
+  // How Next would draw, for a draw where the logits are; NextOf takes its token. Nothing where form limits the tokens that may come.
+  std::optional<TokenDraw> DrawElsewhere();
   AnswerStep NextOf(int32_t token);
   // What is held back, when an answer ends for a reason from outside.
   std::string Flush();

@@ -27,7 +27,6 @@ Status CheckOptions(const EngineOptions& options) {
   if (options.weights == WeightPrecision::kF32 && options.device != Device::kCpu) {
     return invalid("--weights f32: for --device cpu only; a GPU computes with weights widened to BF16");
   }
-  if (options.deterministic && options.device != Device::kCpu) return invalid("--deterministic: for --device cpu only");
   if (options.threads < 0 || options.threads > 1024) {
     return invalid("--threads " + std::to_string(options.threads) + ": must be 0 (the default) or between 1 and 1024");
   }
@@ -52,7 +51,8 @@ Result<std::unique_ptr<Engine>> Engine::OpenModel(const EngineOptions& options) 
   engine->options_ = options;
   engine->threads_ = options.threads > 0 ? options.threads : AvailableCores();
   if (options.load_format == LoadFormat::kDummy) {
-    OSCAR_ASSIGN_OR_RETURN(engine->model_, Model::LoadRandom(options.model, engine->threads_, options.device));
+    OSCAR_ASSIGN_OR_RETURN(engine->model_, Model::LoadRandom(options.model, engine->threads_, options.device,
+                                                              options.deterministic ? BatchRounding::kInvariant : BatchRounding::kFree));
     engine->identity_.name = engine->model_->config().name;
     OSCAR_TRY(engine->SetContext());
     return engine;

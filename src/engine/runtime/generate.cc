@@ -44,6 +44,16 @@ Status Conversation::Prefill(const GenerateRequest& request, std::vector<float>*
   return {};
 }
 
+// Fills `best` where the logits need not be read here, else `logits`.
+Status Conversation::Step(const StepSequence& step, AnswerStream& answer, std::vector<float>& logits, std::vector<int32_t>& best) {
+  Model& model = engine_->model();
+  if (answer.takes_best_token()) return model.ForwardGreedy({&step, 1}, *cache_, &best);
+  if (model.draws_tokens()) {
+    if (const std::optional<TokenDraw> draw = answer.DrawElsewhere()) return model.ForwardDrawn({&step, 1}, *cache_, {&*draw, 1}, &best);
+  }
+  return model.Forward({&step, 1}, *cache_, &logits);
+}
+
 Status Conversation::Decode(const GenerateRequest& request, std::vector<float>& logits, GenerateResult* result) {
   OSCAR_ASSIGN_OR_RETURN(AnswerStream answer, AnswerStream::Create(engine_->tokenizer(), request.answer,
                                                                    engine_->model().config().vocab_size, request.prompt));
@@ -76,8 +86,7 @@ Status Conversation::Decode(const GenerateRequest& request, std::vector<float>& 
     }
     const StepSequence step{sequence_, {&next.token, 1}, false};
     best.clear();
-    OSCAR_TRY(answer.takes_best_token() ? engine_->model().ForwardGreedy({&step, 1}, *cache_, &best)
-                                        : engine_->model().Forward({&step, 1}, *cache_, &logits));
+    OSCAR_TRY(Step(step, answer, logits, best));
     tokens_.push_back(next.token);
   }
   emit(answer.Flush());

@@ -51,6 +51,7 @@ class Conversation {
   // Runs tokens_ .. prompt and leaves the logits of the last token.
   Status Prefill(const GenerateRequest& request, std::vector<float>* logits);
   Status Decode(const GenerateRequest& request, std::vector<float>& logits, GenerateResult* result);
+  Status Step(const StepSequence& step, AnswerStream& answer, std::vector<float>& logits, std::vector<int32_t>& best);
 
   Engine* engine_;
   KvCache* cache_;

@@ -28,7 +28,7 @@ struct EngineOptions {
   int context = 0;                  // tokens; 0: min(kDefaultContext, what the model was trained for)
   int threads = 0;                  // 0: the cores this process may use
   Device device = Device::kCpu;     // where model and cache are computed
-  bool deterministic = false;       // bits of a token's logits do not depend on how its tokens came into steps; on the CPU only
+  bool deterministic = false;       // bits of a token's logits do not depend on how its tokens came into steps
 };
 
 }  // namespace oscar::engine

@@ -43,7 +43,7 @@ Result<Sampler> Sampler::Create(const SamplingParams& params, int vocab_size) {
     sampler.seed_ = (static_cast<uint64_t>(device()) << 32) | device();
   }
   sampler.logits_.resize(vocab_size);
-  sampler.counts_.resize(vocab_size);
+  sampler.places_.resize(vocab_size);
   return sampler;
 }
 
@@ -66,27 +66,36 @@ void Sampler::ApplyLimits(const TokenLimits& limits) {
   for (const int32_t token : limits.forbidden) logits_[static_cast<size_t>(token)] = -INFINITY;
 }
 
-void Sampler::ApplyPenalties() {
+std::vector<LogitChange> Sampler::Changes() {
+  std::vector<LogitChange> changes;
+  const auto of = [&](int32_t token) -> LogitChange& {
+    uint32_t& place = places_[static_cast<size_t>(token)];
+    if (place == 0) {
+      changes.push_back({token, 0, 0, 1});
+      place = static_cast<uint32_t>(changes.size());
+    }
+    return changes[place - 1];
+  };
+  for (const auto& [token, bias] : params_.logit_bias) of(token).bias += bias;
   const bool repetition = params_.repetition_penalty != 1.0f;
   const bool additive = params_.presence_penalty != 0.0f || params_.frequency_penalty != 0.0f;
-  if (!repetition && !additive) return;
-  const size_t window = params_.penalty_tokens > 0 ? std::min<size_t>(params_.penalty_tokens, history_.size()) : history_.size();
-  const auto last = std::span(history_).last(window);
-  if (additive) {
-    for (const HistoryEntry& entry : last) counts_[entry.token] += entry.is_prompt ? 0 : 1;
-    for (const HistoryEntry& entry : last) {
-      int& count = counts_[entry.token];
-      if (count > 0) logits_[entry.token] -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(count);
-      count = 0;  // once per token
+  if (repetition || additive) {
+    const size_t window = params_.penalty_tokens > 0 ? std::min<size_t>(params_.penalty_tokens, history_.size()) : history_.size();
+    for (const HistoryEntry& entry : std::span(history_).last(window)) {
+      if (repetition) of(entry.token).repetition = params_.repetition_penalty;
+      if (additive && !entry.is_prompt) ++of(entry.token).penalty;  // a count, until here
+    }
+    for (LogitChange& change : changes) {
+      if (change.penalty > 0) change.penalty = params_.presence_penalty + params_.frequency_penalty * change.penalty;
     }
   }
-  if (!repetition) return;
-  for (const HistoryEntry& entry : last) {
-    if (counts_[entry.token]++ > 0) continue;
-    float& logit = logits_[entry.token];
-    logit = logit > 0 ? logit / params_.repetition_penalty : logit * params_.repetition_penalty;
-  }
-  for (const HistoryEntry& entry : last) counts_[entry.token] = 0;
+  for (const LogitChange& change : changes) places_[static_cast<size_t>(change.token)] = 0;
+  return changes;
+}
+
+TokenDraw Sampler::DrawAt(int64_t position) {
+  return {params_.temperature, params_.top_k, params_.top_p, params_.min_p, UniformAt(seed_, params_.choice, static_cast<uint64_t>(position)),
+          Changes()};
 }
 
 void Sampler::SelectCandidates() {
@@ -161,9 +170,12 @@ Result<int32_t> Sampler::Sample(std::span<const float> logits, int64_t position,
   }
   OSCAR_TRY(CheckLogits(logits));
   std::copy(logits.begin(), logits.end(), logits_.begin());
-  for (const auto& [token, bias] : params_.logit_bias) logits_[static_cast<size_t>(token)] += bias;
   ApplyLimits(limits);
-  ApplyPenalties();
+  for (const LogitChange& change : Changes()) {
+    float& logit = logits_[static_cast<size_t>(change.token)];
+    logit = logit + change.bias - change.penalty;
+    logit = logit > 0 ? logit / change.repetition : logit * change.repetition;
+  }
   if (std::ranges::all_of(logits_, [](float logit) { return logit == -INFINITY; })) {
     return {StatusCode::kNonFinite, "no token that may come has a finite logit"};
   }

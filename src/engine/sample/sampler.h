@@ -8,6 +8,7 @@
 
 #include "oscar/result.h"
 #include "src/engine/sample/sampling_params.h"
+#include "src/engine/sample/token_draw.h"
 
 namespace oscar::engine {
 
@@ -39,6 +40,8 @@ class Sampler {
   // the other two the output only. kNonFinite when a logit is NaN or +inf, or none that may come is finite. Ties go to the lower id.
   // logits: [vocab_size], not changed; kInvalidArgument for another size. `position`: of the token in the answer, from 0 on.
   Result<int32_t> Sample(std::span<const float> logits, int64_t position, const TokenLimits& limits = {});
+  // What Sample without limits does at this position, for another to do.
+  TokenDraw DrawAt(int64_t position);
   uint64_t seed() const { return seed_; }  // the one in use, to be reported
 
  private:
@@ -52,7 +55,7 @@ class Sampler {
   };
   Sampler() = default;
   void ApplyLimits(const TokenLimits& limits);
-  void ApplyPenalties();
+  std::vector<LogitChange> Changes();  // by logit bias and penalties
   double Weight(const Candidate& candidate) const;  // its probability up to a factor; 1 for the best
   void SelectCandidates();                          // fills candidates_ with what top-k leaves
   // Sorts candidates_, most likely first (ties: lower id), at least as far as `count`. A draw reads some dozens of 152K
@@ -65,7 +68,7 @@ class Sampler {
   uint64_t seed_ = 0;
   std::vector<HistoryEntry> history_;
   std::vector<float> logits_;             // [vocab_size], after penalties
-  std::vector<int> counts_;               // [vocab_size], zero between calls
+  std::vector<uint32_t> places_;          // [vocab_size], of a token in Changes, from 1 on; zero between calls
   std::vector<Candidate> candidates_;
   size_t num_sorted_ = 0;
   float best_ = 0;                        // the largest of logits_

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <random>
+#include <tuple>
 
 #include "gtest/gtest.h"
+#include "src/engine/sample/philox.h"
 #include "src/testing/seeds.h"
 
 namespace oscar::engine {
@@ -51,6 +54,24 @@ TEST(Sampler, DrawsFollowTheSoftmaxAtTheTemperature) {
     }
     EXPECT_LT(chi_square, 18.5) << temperature;  // 4 degrees of freedom: 0.1 %
   }
+}
+
+TEST(Sampler, ADrawElsewhereIsToldAllThatASampleDoes) {
+  Sampler sampler = MakeSampler({.temperature = 0.5f, .top_k = 7, .top_p = 0.9f, .min_p = 0.1f, .repetition_penalty = 1.5f, .presence_penalty = 0.25f,
+                                 .frequency_penalty = 0.5f, .penalty_tokens = 4, .logit_bias = {{3, 2.0f}, {9, -1.0f}}}, 12);
+  for (const int32_t token : {1, 2}) sampler.Accept(token, /*is_prompt=*/true);
+  for (const int32_t token : {3, 4, 4}) sampler.Accept(token, /*is_prompt=*/false);
+  for (int round = 0; round < 2; ++round) {  // the second: what the first one counted is gone
+    const TokenDraw draw = sampler.DrawAt(17);
+    EXPECT_EQ(std::tuple(draw.temperature, draw.top_k, draw.top_p, draw.min_p, draw.uniform), std::tuple(0.5f, 7, 0.9f, 0.1f, UniformAt(1234, 0, 17)));
+    std::map<int32_t, std::tuple<float, float, float>> changes;
+    for (const LogitChange& change : draw.changes) changes[change.token] = {change.bias, change.penalty, change.repetition};
+    const std::map<int32_t, std::tuple<float, float, float>> expected = {
+        {2, {0, 0, 1.5f}}, {3, {2, 0.75f, 1.5f}}, {4, {0, 1.25f, 1.5f}}, {9, {-1, 0, 1}}};  // token 1 is behind the last four
+    EXPECT_EQ(changes, expected);
+    EXPECT_EQ(draw.changes.size(), expected.size());
+  }
+  EXPECT_TRUE(MakeSampler({.temperature = 0}, 4).DrawAt(0).is_plain_greedy());
 }
 
 TEST(Sampler, TopKLeavesTheKMostLikely) {

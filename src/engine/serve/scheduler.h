@@ -151,10 +151,17 @@ class Scheduler {
   int ChunkTokens(const Running& running, int room) const;
   bool RunBatch();
   void RunEachAlone();
-  void TakeRows(Running& running, const StepSequence& part, std::span<const float> logits);
+  // What a step gave a member: logits of its rows, or the token drawn where the model computes.
+  struct StepRows {
+    std::span<const float> logits;
+    int32_t token = -1;
+  };
+  // How the tokens of the planned step are drawn where the model computes; nothing where some request needs logits.
+  std::optional<std::vector<TokenDraw>> PlanDraws();
+  void TakeRows(Running& running, const StepSequence& part, const StepRows& rows);
   void Measure(double seconds);
   void ScorePrompt(Running& running, std::span<const float> logits);
-  void TakeLogits(Running& running, std::span<const float> logits);
+  void TakeToken(Running& running, const StepRows& rows);
   void Fail(Running& running, const Status& error);
   void PublishPrefix(Running& running, PrefixRetention retention);
   void Retire(RunningPlace running);
@@ -176,6 +183,7 @@ class Scheduler {
   std::vector<Running*> members_;     // of the step
   std::vector<StepSequence> batch_;
   std::vector<float> logits_;
+  std::vector<int32_t> tokens_;
   double prefill_second_per_token_ = 0, decode_step_seconds_ = 0;  // exponential averages
   int waiting_prefix_ = 0;
   Clock::time_point published_{};

@@ -63,17 +63,42 @@ int Scheduler::ChunkTokens(const Running& running, int room) const {
   return count;
 }
 
+std::optional<std::vector<TokenDraw>> Scheduler::PlanDraws() {
+  if (!engine_.model().draws_tokens()) return std::nullopt;
+  std::vector<TokenDraw> draws;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    Running& running = *members_[i];
+    if (batch_[i].all_logits) return std::nullopt;
+    const bool has_token = running.pending() == static_cast<int>(batch_[i].tokens.size()) && running.request.answer.max_tokens > 0;
+    if (!has_token) {
+      draws.emplace_back();  // nobody reads it
+      continue;
+    }
+    if (running.request.top_scores) return std::nullopt;
+    std::optional<TokenDraw> draw = running.answer.DrawElsewhere();
+    if (!draw) return std::nullopt;
+    draws.push_back(*std::move(draw));
+  }
+  return draws;
+}
+
 // Runs the planned step; false when another one must be planned, because somebody had to leave.
 bool Scheduler::RunBatch() {
   const Clock::time_point begin = Clock::now();
-  const Status status = engine_.model().Forward(batch_, *cache_, &logits_);
+  const std::optional<std::vector<TokenDraw>> draws = PlanDraws();
+  const Status status =
+      draws ? engine_.model().ForwardDrawn(batch_, *cache_, *draws, &tokens_) : engine_.model().Forward(batch_, *cache_, &logits_);
   if (status.ok()) {
     Measure(std::chrono::duration<double>(Clock::now() - begin).count());
     const size_t vocab = static_cast<size_t>(engine_.model().config().vocab_size);
     size_t row = 0;
     for (size_t i = 0; i < members_.size(); ++i) {
       const size_t rows = batch_[i].all_logits ? batch_[i].tokens.size() : 1;
-      TakeRows(*members_[i], batch_[i], std::span(logits_).subspan(row * vocab, rows * vocab));
+      if (draws) {
+        TakeRows(*members_[i], batch_[i], {{}, tokens_[i]});
+      } else {
+        TakeRows(*members_[i], batch_[i], {std::span(logits_).subspan(row * vocab, rows * vocab)});
+      }
       row += rows;
     }
     return true;
@@ -96,7 +121,7 @@ void Scheduler::RunEachAlone() {
     if (const Status status = engine_.model().Forward({&batch[i], 1}, *cache_, &logits_); !status.ok()) {
       Fail(*members[i], status);
     } else {
-      TakeRows(*members[i], batch[i], logits_);
+      TakeRows(*members[i], batch[i], {logits_});
     }
   }
 }
@@ -122,15 +147,15 @@ void Scheduler::Measure(double seconds) {
   if (options_.max_gap_ms > 0 && decodes > 0 && seconds * 1000 > options_.max_gap_ms) ++counters_.gap_violations;
 }
 
-void Scheduler::TakeRows(Running& running, const StepSequence& part, std::span<const float> logits) {
-  if (part.all_logits) ScorePrompt(running, logits);
+void Scheduler::TakeRows(Running& running, const StepSequence& part, const StepRows& rows) {
+  if (part.all_logits) ScorePrompt(running, rows.logits);
   running.computed += static_cast<int>(part.tokens.size());
   if (!running.stops.empty() && running.stops.front() == running.computed) {
     const bool spare = std::ranges::find(running.spare_stops, running.computed) != running.spare_stops.end();
     PublishPrefix(running, spare ? PrefixRetention::kSpare : PrefixRetention::kNormal);
     running.stops.erase(running.stops.begin());
   }
-  if (running.pending() == 0) TakeLogits(running, logits.last(static_cast<size_t>(engine_.model().config().vocab_size)));
+  if (running.pending() == 0) TakeToken(running, rows);
 }
 
 // Row r of a prompt's part gives the probability of the token behind it.
@@ -142,15 +167,16 @@ void Scheduler::ScorePrompt(Running& running, std::span<const float> logits) {
   }
 }
 
-// Samples the next token and says what came of it.
-void Scheduler::TakeLogits(Running& running, std::span<const float> logits) {
+// Samples the next token, unless it was, and says what came of it.
+void Scheduler::TakeToken(Running& running, const StepRows& rows) {
   GenerationEvent event;
   event.prompt_scores = std::exchange(running.prompt_scores, {});
   if (running.request.answer.max_tokens == 0) {
     running.finish = FinishReason::kLength;
     return running.Emit(std::move(event));
   }
-  const auto next = running.answer.Next(logits);
+  const auto logits = rows.token < 0 ? rows.logits.last(static_cast<size_t>(engine_.model().config().vocab_size)) : std::span<const float>();
+  const Result<AnswerStep> next = rows.token < 0 ? running.answer.Next(logits) : running.answer.NextOf(rows.token);
   if (!next.ok()) return Fail(running, next.status());
   event.tokens.push_back(next->token);
   event.text = next->text;

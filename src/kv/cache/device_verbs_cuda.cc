@@ -106,6 +106,7 @@ Result<std::unique_ptr<DeviceVerbs>> DeviceVerbs::Create(const KvMethod& method,
     return {StatusCode::kUnsupported, std::to_string(shape.group()) + " query heads per KV head; the CUDA device takes at most 16"};
   }
   std::unique_ptr<DeviceVerbs> verbs(new DeviceVerbs(stream, bits));
+  verbs->may_encode_ = !method.is_exact() && EncodedEnd(static_cast<int>(config.max_tokens) - 1, config.sink, config.recent, kPageTokens) > config.sink;
   OSCAR_TRY(verbs->Load(profile, config));
   return verbs;
 }
@@ -116,6 +117,7 @@ DeviceVerbs::~DeviceVerbs() { cudaStreamSynchronize(stream_); }
 
 Status DeviceVerbs::Load(const CodecProfile& profile, const KvCacheConfig& config) {
   shape_ = config.shape;
+  is_invariant_ = config.batch_invariant;
   kernel_ = affine::FindDecodeKernel(shape_.head_dim, shape_.group(), affine::DecodeKernelKind::kNormal, bits_);
   if (kernel_ == nullptr) return {StatusCode::kUnsupported, "the CUDA device has no decode kernel for this shape"};
   int device = 0;
@@ -210,6 +212,7 @@ Status DeviceVerbs::Demote(const KernelContext& context, const DemoteParams& par
 
 Status DeviceVerbs::Attend(const KernelContext& context, const AttendParams& params) {
   OSCAR_TRY(LoadPhases(context));
+  if (is_invariant_) return AttendEach(context, params);
   const int num_sequences = static_cast<int>(params.sequences.size());
   Run run;
   for (int i = 0; i < num_sequences; i += run.count) {
@@ -224,6 +227,26 @@ Status DeviceVerbs::Attend(const KernelContext& context, const AttendParams& par
     while (i + run.count < num_sequences && params.sequences[static_cast<std::size_t>(i + run.count)].num_queries == 1) ++run.count;
     run.num_rows = run.count;
     OSCAR_TRY(AttendDecode(context, params, run));
+  }
+  return {};
+}
+
+Status DeviceVerbs::AttendEach(const KernelContext& context, const AttendParams& params) {
+  constexpr int kMostQueries = 64;  // of a launch: bounds its partial results
+  std::vector<AttendSequence> queries;
+  for (const AttendSequence& sequence : params.sequences) {
+    for (int i = 0; i < sequence.num_queries; ++i) {
+      AttendSequence& query = queries.emplace_back(sequence);
+      query.first_position += i;
+      query.num_queries = 1;
+    }
+  }
+  AttendParams each = params;
+  each.sequences = queries;
+  const int num_queries = static_cast<int>(queries.size());
+  for (int first = 0; first < num_queries; first += kMostQueries) {
+    const int count = std::min(kMostQueries, num_queries - first);
+    OSCAR_TRY(AttendDecode(context, each, {first, count, first, count}));
   }
   return {};
 }
@@ -316,6 +339,8 @@ Status DeviceVerbs::PlanDecodeRun(const AttendParams& params, const Run& run) {
     plan.code_stride = std::max(plan.code_stride, pages);
     plan.row_stride = std::max(plan.row_stride, (extents[i].num_rows + kPageTokens - 1) / kPageTokens);
   }
+  // How a sequence is joined must not depend on whether another one has encoded pages.
+  if (is_invariant_ && may_encode_) plan.code_stride = std::max(plan.code_stride, 1);
   plan.has_encoded = plan.code_stride > 0;
   plan.code_stride = RoundUp(plan.code_stride, kStridePages);
   if (phase_pages_ > 0) plan.code_stride = std::min(plan.code_stride, phase_pages_ - sink_pages);
@@ -342,7 +367,9 @@ Status DeviceVerbs::PlanDecodeRun(const AttendParams& params, const Run& run) {
   options.kv_heads = shape_.num_kv_heads;
   options.head_dim = shape_.head_dim;
   options.num_ctas = num_ctas_;
-  const kernels::cuda::DecodePlan work = plan.has_encoded ? kernels::cuda::PlanSpaces(extents, options) : kernels::cuda::PlanDecode(extents, options);
+  const kernels::cuda::DecodePlan work = is_invariant_       ? kernels::cuda::PlanFixed(extents, options, plan.has_encoded)
+                                         : plan.has_encoded ? kernels::cuda::PlanSpaces(extents, options)
+                                                            : kernels::cuda::PlanDecode(extents, options);
   OSCAR_TRY(starts_.Upload(work.starts, stream_));
   OSCAR_TRY(items_.Grow(RoundUp(work.items.size(), kScratchStep)));
   OSCAR_TRY(items_.Upload(work.items, stream_));

@@ -1,6 +1,7 @@
 // DeviceVerbs: the verbs of the cache on a CUDA device, in one stream, in separate spaces (method.md 6.1, online mode): BF16
 // rows stay raw, queries go to code space, outputs come back from it. A batch of single queries is one decode launch in which
 // every sequence stands twice, its encoded pages and its BF16 rows, joined as it ends; longer steps go through the prefill kernel.
+// A batch-invariant cache takes every query through decode, with plans that are fixed by each sequence's length.
 #pragma once
 
 #include <memory>
@@ -50,6 +51,8 @@ class DeviceVerbs final : public KvVerbs {
   Status Load(const CodecProfile& profile, const KvCacheConfig& config);
   Status LoadPhases(const KernelContext& context);
   Status AttendDecode(const KernelContext& context, const AttendParams& params, const Run& run);
+  // Every query as a decode step of its own, several in a launch.
+  Status AttendEach(const KernelContext& context, const AttendParams& params);
   // The rows of a planned decode run before its attention; keys and values without data: they are in their pages already.
   Status PrepareRows(const AttendParams& params, const Run& run, const AppendParams& append, const HeadTurn& turn);
   Status LaunchAttention(const AttendParams& params, const Run& run);
@@ -72,6 +75,8 @@ class DeviceVerbs final : public KvVerbs {
   ProfileConstants constants_;
   const affine::DecodeKernel* kernel_ = nullptr;
   int num_ctas_ = 0;
+  bool is_invariant_ = false;  // KvCacheConfig::batch_invariant
+  bool may_encode_ = false;    // whether sequences can be long enough for encoded pages
 
   cuda::DeviceArray<kernels::cuda::DeviceStatus> status_;
   bool is_unverified_ = false;

@@ -11,7 +11,6 @@ namespace oscar {
 
 Result<std::unique_ptr<KvCache>> CreateCudaKvCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config,
                                                    Executor& executor, StreamHandle stream) {
-  if (config.batch_invariant) return {StatusCode::kUnsupported, "a batch-invariant cache is for the CPU"};
   try {
     OSCAR_ASSIGN_OR_RETURN(auto verbs, cache::DeviceVerbs::Create(method, profile, config, static_cast<cudaStream_t>(stream)));
     auto cache = cache::PagedKvCache::Create(method, std::move(profile), config, executor, std::move(verbs));

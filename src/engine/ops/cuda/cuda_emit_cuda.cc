@@ -70,8 +70,8 @@ void CudaOps::JoinNodes() {
 
 // Products of few rows take over the norm that they alone read.
 void CudaOps::JoinNorms() {
-  const auto takes_norm = [](const Node& node) {
-    return (node.kind == Kind::kMatMul || node.kind == Kind::kGatedMatMul) && node.rows <= kMostVectorRows;
+  const auto takes_norm = [this](const Node& node) {
+    return (node.kind == Kind::kMatMul || node.kind == Kind::kGatedMatMul) && !TakesLibrary(node.rows);
   };
   for (Node& norm : nodes_) {
     if (norm.kind != Kind::kRmsNorm || norm.group != norm.width || norm.data != nullptr) continue;
@@ -120,7 +120,7 @@ Status CudaOps::PlaceNodes() {
   // What products of many rows need beside: their rows in bf16, and a place before residual, bias or gating.
   for (Node& node : nodes_) {
     const bool is_product = node.kind == Kind::kMatMul || node.kind == Kind::kGatedMatMul;
-    if (!is_product || node.rows <= kMostVectorRows) continue;
+    if (!is_product || !TakesLibrary(node.rows)) continue;
     if (node.b != nullptr || node.kind == Kind::kGatedMatMul) {
       OSCAR_ASSIGN_OR_RETURN(node.beside, TakeScratch(static_cast<size_t>(node.rows) * static_cast<size_t>(node.width)));
     }
@@ -137,10 +137,12 @@ Status CudaOps::EmitAll() {
     Node& node = nodes_[i];
     size_t count = 1;
     const bool is_product = node.kind == Kind::kMatMul || node.kind == Kind::kGatedMatMul;
-    if (is_product && node.rows > kMostVectorRows) {
+    if (is_product && TakesLibrary(node.rows)) {
       OSCAR_TRY(EmitLargeProduct(node));
     } else if (node.kind == Kind::kMatMul) {
       OSCAR_TRY(EmitProducts(i, count));
+    } else if (node.kind == Kind::kGatedMatMul) {
+      OSCAR_TRY(EmitGatedProduct(node));
     } else if (node.kind == Kind::kRope) {
       OSCAR_TRY(EmitRopes(i, count));
     } else {
@@ -151,12 +153,14 @@ Status CudaOps::EmitAll() {
   return {};
 }
 
-// nodes_[first] and the products of the same rows that follow it directly, in one launch.
+// In products of few rows the columns of the matrix unit that belong to a row are the same number of them in the same order whatever
+// stands in the others, so taking all rows in groups makes them independent of their batch.
+bool CudaOps::TakesLibrary(int rows) const { return rows > kMostVectorRows && rounding_ == BatchRounding::kFree; }
+
+// nodes_[first] and the products of the same rows that follow it directly, in one launch for each group of rows.
 Status CudaOps::EmitProducts(std::size_t first, std::size_t& count) {
   const Node& node = nodes_[first];
   VectorProductParams params = {};
-  params.x = node.a->data;
-  params.num_rows = node.rows;
   params.in_width = node.a->width;
   params.gain = node.gain;
   params.epsilon = node.epsilon;
@@ -169,7 +173,28 @@ Status CudaOps::EmitProducts(std::size_t first, std::size_t& count) {
     }
     ++count;
   }
-  return FromCuda(LaunchVectorProducts(params, stream_), "product");
+  for (int row = 0; row < node.rows; row += kMostVectorRows) {
+    params.x = node.a->data + int64_t{row} * params.in_width;
+    params.num_rows = std::min(kMostVectorRows, node.rows - row);
+    OSCAR_TRY(FromCuda(LaunchVectorProducts(params, stream_), "product"));
+    for (int job = 0; job < params.num_jobs; ++job) {
+      const int64_t group = int64_t{kMostVectorRows} * params.jobs[job].out_width;
+      params.jobs[job].out += group;
+      if (params.jobs[job].residual != nullptr) params.jobs[job].residual += group;
+    }
+  }
+  return {};
+}
+
+Status CudaOps::EmitGatedProduct(const Node& node) {
+  for (int row = 0; row < node.rows; row += kMostVectorRows) {
+    VectorProductParams params = {node.a->data + int64_t{row} * node.a->width, std::min(kMostVectorRows, node.rows - row), node.a->width, 2, {},
+                                  node.gain, node.epsilon};
+    params.jobs[0] = {node.matrix, nullptr, nullptr, node.data + int64_t{row} * node.width, node.width};
+    params.jobs[1] = {node.second_matrix, nullptr, nullptr, nullptr, node.width};
+    OSCAR_TRY(FromCuda(LaunchGatedVectorProduct(params, stream_), "gated product"));
+  }
+  return {};
 }
 
 // nodes_[first] and the same turn of other rows that follows it directly, in one launch.
@@ -231,12 +256,6 @@ Status CudaOps::Emit(const Node& node) {
       return {};
     case Kind::kEmbed:
       return FromCuda(LaunchEmbed({node.matrix, tokens_.data(), node.data, node.rows, node.width}, stream_), "embedding");
-    case Kind::kGatedMatMul: {
-      VectorProductParams params = {node.a->data, node.rows, node.a->width, 2, {}, node.gain, node.epsilon};
-      params.jobs[0] = {node.matrix, nullptr, nullptr, node.data, node.width};
-      params.jobs[1] = {node.second_matrix, nullptr, nullptr, nullptr, node.width};
-      return FromCuda(LaunchGatedVectorProduct(params, stream_), "gated product");
-    }
     case Kind::kAddBias:
       return FromCuda(LaunchAddBias(node.a->data, node.vector, node.data, count, node.width, stream_), "bias");
     case Kind::kAdd:
@@ -249,6 +268,7 @@ Status CudaOps::Emit(const Node& node) {
     case Kind::kGather:
       return FromCuda(LaunchGather({node.a->data, output_rows_.data(), node.data, node.rows, node.width}, stream_), "rows");
     case Kind::kMatMul:
+    case Kind::kGatedMatMul:
     case Kind::kRope:
       break;
   }

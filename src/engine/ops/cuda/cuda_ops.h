@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "src/engine/ops/cpu/ggml_executor.h"
+#include "src/engine/ops/cuda/token_draw.h"
 #include "src/engine/ops/ops.h"
 #include "src/base/cuda_memory.h"
 
@@ -22,7 +23,7 @@ namespace oscar::engine {
 
 class CudaOps final : public Ops {
  public:
-  static Result<std::unique_ptr<Ops>> Create(int num_threads, int max_tokens);
+  static Result<std::unique_ptr<Ops>> Create(int num_threads, int max_tokens, BatchRounding rounding);
   ~CudaOps() override;
 
   Executor& executor() override { return executor_; }
@@ -39,7 +40,8 @@ class CudaOps final : public Ops {
   void Bind(Slot slot, float* data) override;
   void SetInputs(std::span<const int32_t> tokens, std::span<const int32_t> positions,
                  std::span<const int32_t> output_rows) override;
-  Status BestLogits(std::span<BestLogit> best) override;
+  Status BestTokens(std::span<DrawnToken> tokens) override;
+  Status DrawTokens(std::span<const TokenDraw> draws, std::span<DrawnToken> tokens) override;
   bool Begin(const RecordingKey& key) override;
   Status Submit() override;
   StepRecording BeginStep(const StepKey& key) override;
@@ -102,7 +104,7 @@ class CudaOps final : public Ops {
     KeptGraph graph;
   };
 
-  CudaOps(int num_threads, int max_tokens) : executor_(num_threads), max_tokens_(max_tokens) {}
+  CudaOps(int num_threads, int max_tokens, BatchRounding rounding) : executor_(num_threads), max_tokens_(max_tokens), rounding_(rounding) {}
   Status Initialize();
   KeptShape& ShapeOf(const RecordingKey& key);
   static void Drop(KeptShape& shape);
@@ -122,14 +124,19 @@ class CudaOps final : public Ops {
   Status PlaceNodes();
   Status EmitAll();
   Status Emit(const Node& node);
+  // Whether a product of so many rows is the library's; without, each row has the same bits beside any others.
+  bool TakesLibrary(int rows) const;
   Status EmitProducts(std::size_t first, std::size_t& count);
+  Status EmitGatedProduct(const Node& node);
   Status EmitRopes(std::size_t first, std::size_t& count);
   Status EmitLibraryProduct(Node& x, const uint16_t* matrix, int out_width, float* out);
   Status EmitLargeProduct(Node& node);
   Status CopyLogits(const KeptGraph& graph);
+  Status ReadDrawn(std::span<uint64_t> drawn);
 
   GgmlExecutor executor_;
   const int max_tokens_;
+  const BatchRounding rounding_;
   cudaStream_t stream_ = nullptr;
   cublasHandle_t library_ = nullptr;
   cuda::DeviceArray<std::byte> library_workspace_;
@@ -141,8 +148,10 @@ class CudaOps final : public Ops {
   cuda::DeviceArray<float> logits_;
   cuda::PinnedArray<float> staged_logits_;  // of steps of few rows, on their way to the caller's memory
   int logits_width_ = 0;                    // of the step submitted last
-  cuda::DeviceArray<uint64_t> best_logits_;
-  cuda::PinnedArray<uint64_t> staged_best_;
+  cuda::DeviceArray<uint64_t> drawn_, draw_keys_;
+  cuda::PinnedArray<uint64_t> staged_drawn_;
+  cuda::DeviceArray<DrawRow> draw_rows_;
+  cuda::DeviceArray<LogitChange> logit_changes_;
 
   // Scratch of recordings: chunks that stay in place, because graphs point into them.
   std::vector<cuda::DeviceArray<float>> scratch_;

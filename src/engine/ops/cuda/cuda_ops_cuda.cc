@@ -31,14 +31,16 @@ Status FromLibrary(cublasStatus_t status, const char* what) {
 
 }  // namespace
 
-Result<std::unique_ptr<Ops>> MakeCudaOps(int num_threads, int max_tokens) { return CudaOps::Create(num_threads, max_tokens); }
+Result<std::unique_ptr<Ops>> MakeCudaOps(int num_threads, int max_tokens, BatchRounding rounding) {
+  return CudaOps::Create(num_threads, max_tokens, rounding);
+}
 
-Result<std::unique_ptr<Ops>> CudaOps::Create(int num_threads, int max_tokens) {
+Result<std::unique_ptr<Ops>> CudaOps::Create(int num_threads, int max_tokens, BatchRounding rounding) {
   if (num_threads < 1 || num_threads > GGML_MAX_N_THREADS) {
     return {StatusCode::kInvalidArgument, "the number of threads is " + std::to_string(num_threads) + ", not 1 to " +
                                               std::to_string(GGML_MAX_N_THREADS)};
   }
-  std::unique_ptr<CudaOps> ops(new CudaOps(num_threads, max_tokens));
+  std::unique_ptr<CudaOps> ops(new CudaOps(num_threads, max_tokens, rounding));
   OSCAR_TRY(ops->Initialize());
   return std::unique_ptr<Ops>(std::move(ops));
 }
@@ -218,7 +220,7 @@ Status CudaOps::Submit() {
   OSCAR_TRY(record_error_);
   if (records_step_ || key_.num_tokens > kMostGraphRows) {
     JoinNodes();
-    if (records_step_) LeaveTurn();
+    if (records_step_ && rounding_ == BatchRounding::kFree) LeaveTurn();  // its turn rounds otherwise than the steps before a recording
     OSCAR_TRY(PlaceNodes());
     OSCAR_TRY(EmitAll());
     return records_step_ ? Status() : CopyLogits(current_);
@@ -304,23 +306,6 @@ Status CudaOps::CopyLogits(const KeptGraph& graph) {
                                      stream_), "logits"));
   OSCAR_TRY(FromCuda(cudaStreamSynchronize(stream_), "a step"));
   if (is_staged) std::copy_n(staged_logits_.data(), values, to);
-  return {};
-}
-
-Status CudaOps::BestLogits(std::span<BestLogit> best) {
-  OSCAR_CHECK(best.size() * static_cast<size_t>(logits_width_) <= logits_.size());
-  OSCAR_TRY(best_logits_.Grow(best.size()));
-  OSCAR_TRY(staged_best_.Grow(best.size()));
-  OSCAR_TRY(FromCuda(cudaMemsetAsync(best_logits_.data(), 0, best.size() * sizeof(uint64_t), stream_), "best logits"));
-  OSCAR_TRY(FromCuda(LaunchBestLogits({logits_.data(), best_logits_.data(), static_cast<int32_t>(best.size()), logits_width_}, stream_),
-                     "best logits"));
-  OSCAR_TRY(FromCuda(cudaMemcpyAsync(staged_best_.data(), best_logits_.data(), best.size() * sizeof(uint64_t), cudaMemcpyDeviceToHost, stream_),
-                     "best logits"));
-  OSCAR_TRY(FromCuda(cudaStreamSynchronize(stream_), "a step"));
-  for (size_t i = 0; i < best.size(); ++i) {
-    const uint64_t key = staged_best_.data()[i];
-    best[i] = {static_cast<int32_t>(~static_cast<uint32_t>(key)), key >> 32 != kNotFiniteLogit};
-  }
   return {};
 }
 

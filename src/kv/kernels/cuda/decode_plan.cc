@@ -11,6 +11,9 @@ namespace {
 // A window of 24 tiles that a CTA has for itself takes as long as four times its bytes of pages.
 constexpr int kSpaceTileCost = 4;
 
+// Of a fixed plan's items: few enough items that merging is cheap at 128K tokens, short enough that they fill the machine at 8K.
+constexpr int kFixedPages = 64, kFixedTiles = 64;
+
 // Makes the pairs of sequences i and num_code_sequences + i siblings.
 void LinkSpaces(DecodePlan& plan, int num_code_sequences, int kv_heads) {
   const auto pair_of = [&](int sequence, const DecodeItem& item) { return static_cast<size_t>(sequence * kv_heads + item.head); };
@@ -165,6 +168,35 @@ DecodePlan PlanDecode(std::span<const SequenceExtent> sequences, const DecodePla
   for (int cta = 0; cta < options.num_ctas; ++cta) {
     PlanCta(batch, cuts.data(), cta, plan.starts[static_cast<size_t>(cta)], plan.items.data());
   }
+  return plan;
+}
+
+DecodePlan PlanFixed(std::span<const SequenceExtent> sequences, const DecodePlanOptions& options, bool has_spaces) {
+  const int count = static_cast<int>(sequences.size());
+  DecodePlan plan;
+  const auto add = [&](int sequence, int head, const SequenceExtent& extent) {
+    const int parts = std::max({1, (extent.num_code_pages + kFixedPages - 1) / kFixedPages, (TilesOf(extent) + kFixedTiles - 1) / kFixedTiles});
+    const HalfPair half = {sequence, head, static_cast<int>(plan.items.size()), parts};
+    for (int part = 0; part < parts; ++part) plan.items.push_back(PartOf(half, extent, part));
+  };
+  for (int sequence = 0; sequence < count; ++sequence) {
+    const SequenceExtent& extent = sequences[static_cast<size_t>(sequence)];
+    for (int head = 0; head < options.kv_heads; ++head) {
+      add(sequence, head, has_spaces ? SequenceExtent{extent.num_code_pages, 0} : extent);
+      if (has_spaces) add(count + sequence, head, {0, extent.num_rows});
+    }
+    plan.bytes += options.kv_heads * PairBytes(extent, BytesOfUnits(options.head_dim));
+  }
+  plan.num_slots = static_cast<int>(plan.items.size());
+  for (int cta = 0; cta < options.num_ctas; ++cta) {
+    DecodeStart start = {};
+    start.next = ShareOf(plan.num_slots, cta, options.num_ctas);
+    start.end = ShareOf(plan.num_slots, cta + 1, options.num_ctas);
+    start.has_first = start.next < start.end ? 1 : 0;
+    if (start.has_first != 0) start.first = plan.items[static_cast<size_t>(start.next++)];
+    plan.starts.push_back(start);
+  }
+  if (has_spaces) LinkSpaces(plan, count, options.kv_heads);
   return plan;
 }
 

@@ -38,4 +38,8 @@ DecodePlan PlanDecode(std::span<const SequenceExtent> sequences, const DecodePla
 // rows; else the plan is that of PlanDecode with every item in two, one after the other.
 DecodePlan PlanSpaces(std::span<const SequenceExtent> sequences, const DecodePlanOptions& options);
 
+// A plan in which the items of a sequence depend on its own extent alone (gpu.md 5.11, --deterministic), so that its result has the same
+// bits in every batch; `has_spaces` as PlanSpaces, else as PlanDecode.
+DecodePlan PlanFixed(std::span<const SequenceExtent> sequences, const DecodePlanOptions& options, bool has_spaces);
+
 }  // namespace oscar::kernels::cuda

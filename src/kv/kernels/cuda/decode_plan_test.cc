@@ -199,5 +199,38 @@ TEST(DecodePlan, SpacesAreWholeAndKnowTheirSiblings) {
   }
 }
 
+TEST(DecodePlan, FixedItemsOfASequenceAreThoseItHasAlone) {
+  std::mt19937_64 rng(testing::TestSeed(15));
+  for (int round = 0; round < 100; ++round) {
+    std::vector<SequenceExtent> sequences(1 + rng() % 9);
+    for (SequenceExtent& extent : sequences) extent = {static_cast<int>(rng() % 2000), 1 + static_cast<int>(rng() % (round % 3 == 0 ? 9000 : 384))};
+    const DecodePlanOptions options = Options(1 + static_cast<int>(rng() % 8), 1 + static_cast<int>(rng() % 200));
+    for (const bool has_spaces : {false, true}) {
+      const DecodePlan plan = PlanFixed(sequences, options, has_spaces);
+      const int count = static_cast<int>(sequences.size());
+      std::vector<SequenceExtent> halves = sequences;
+      if (has_spaces) {
+        for (SequenceExtent& extent : halves) extent.num_rows = 0;
+        for (const SequenceExtent& extent : sequences) halves.push_back({0, extent.num_rows});
+      }
+      ExpectComplete(halves, options, plan);
+      // (first page, pages, first tile, tiles) of a pair's items in the order in which they are merged.
+      const auto parts_of = [](const DecodePlan& of, int sequence) {
+        std::vector<std::tuple<int, int, int, int, int, int>> parts;
+        for (const DecodeItem& item : of.items) {
+          if (item.sequence == sequence) parts.emplace_back(item.head, item.first_page, item.num_pages, item.first_tile, item.num_tiles, item.slot - item.pair_first_slot);
+        }
+        return parts;
+      };
+      for (int i = 0; i < count; ++i) {
+        const DecodePlan alone = PlanFixed(std::span(sequences).subspan(static_cast<size_t>(i), 1), Options(options.kv_heads, 132), has_spaces);
+        EXPECT_EQ(parts_of(plan, i), parts_of(alone, 0));
+        EXPECT_TRUE(!has_spaces || parts_of(plan, count + i) == parts_of(alone, 1));
+      }
+    }
+    if (HasFailure()) FAIL() << "round " << round;
+  }
+}
+
 }  // namespace
 }  // namespace oscar::kernels::cuda
