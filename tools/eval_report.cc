@@ -75,7 +75,7 @@ nlohmann::ordered_json SettingsOf(const ReportArguments& arguments) {
   return {{"model", arguments.engine.model}, {"model_file", model.ok() ? StateOf(*model) : ""}, {"text_files", StateOf(arguments.text)},
           {"code_files", StateOf(arguments.code)}, {"minutes", arguments.minutes}, {"methods", arguments.methods}, {"text", arguments.text}, {"code", arguments.code},
           {"suite", arguments.suite}, {"data", arguments.data}, {"data_file", StateOf(arguments.data)}, {"window", arguments.window},
-          {"device", arguments.engine.device == engine::Device::kCuda ? "cuda" : "cpu"}, {"weights", arguments.engine.weights == engine::WeightPrecision::kF32 ? "f32" : "stored"}, {"sink", arguments.engine.sink}, {"recent", arguments.engine.recent}, {"version", std::string(kVersion)}};
+          {"device", arguments.engine.device == engine::Device::kCuda ? "cuda" : "cpu"}, {"weights", std::string(NameOf(arguments.engine.weights))}, {"sink", arguments.engine.sink}, {"recent", arguments.engine.recent}, {"version", std::string(kVersion)}};
 }
 
 std::string RedrawCommand(const ReportArguments& arguments, const fs::path& work) {
@@ -87,7 +87,7 @@ std::string RedrawCommand(const ReportArguments& arguments, const fs::path& work
   if (!arguments.suite.empty()) words.insert(words.end(), {"--suite", arguments.suite, "--data", arguments.data});
   if (arguments.window > 0) words.insert(words.end(), {"--window", std::to_string(arguments.window)});
   if (arguments.engine.device == engine::Device::kCuda) words.insert(words.end(), {"--device", "cuda"});
-  if (arguments.engine.weights == engine::WeightPrecision::kF32) words.insert(words.end(), {"--weights", "f32"});
+  if (arguments.engine.weights != engine::WeightPrecision::kStored) words.insert(words.end(), {"--weights", std::string(NameOf(arguments.engine.weights))});
   if (arguments.engine.threads > 0) words.insert(words.end(), {"-t", std::to_string(arguments.engine.threads)});
   words.insert(words.end(), {"--python", arguments.python, "--work", work.string(), "-o", arguments.page});
   return CommandLine(words);

@@ -84,7 +84,7 @@ class Planner {
     words.insert(words.end(), {"-m", inputs_.engine.model});
     if (inputs_.engine.threads > 0) words.insert(words.end(), {"-t", std::to_string(inputs_.engine.threads)});
     if (inputs_.engine.device == engine::Device::kCuda) words.insert(words.end(), {"--device", "cuda"});
-    if (inputs_.engine.weights == engine::WeightPrecision::kF32) words.insert(words.end(), {"--weights", "f32"});
+    if (inputs_.engine.weights != engine::WeightPrecision::kStored) words.insert(words.end(), {"--weights", std::string(NameOf(inputs_.engine.weights))});
     return words;
   }
   void AddCacheWindows(std::vector<std::string>& words) const {

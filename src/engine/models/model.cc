@@ -325,7 +325,7 @@ Status PlaceWeights(std::span<const TensorRule<Weights>> rules, const Weights& w
 }
 
 Result<std::unique_ptr<Model>> LoadFrom(std::unique_ptr<Checkpoint> checkpoint, int num_threads, Device device,
-                                        BatchRounding rounding = BatchRounding::kFree) {
+                                        BatchRounding rounding, WeightPrecision precision) {
   const io::GgufMetadata& metadata = checkpoint->metadata();
   OSCAR_ASSIGN_OR_RETURN(const std::string name, metadata.String("general.architecture"));
   const ModelArch* arch = FindArch(name);
@@ -345,7 +345,7 @@ Result<std::unique_ptr<Model>> LoadFrom(std::unique_ptr<Checkpoint> checkpoint, 
   OSCAR_TRY(CheckFactors(context.weights.rope_factors));
   if (context.weights.output == nullptr) context.weights.output = context.weights.token_embedding;
 
-  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, MakeOps(device, num_threads, kMaxStepTokens, rounding));
+  OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Ops> ops, MakeOps(device, num_threads, kMaxStepTokens, rounding, precision));
   OSCAR_TRY(PlaceWeights(arch->tensors, context.weights, *ops));
   for (const LayerWeights& layer : context.weights.layers) OSCAR_TRY(PlaceWeights(arch->layer_tensors, layer, *ops));
   auto model = std::make_unique<LoadedModel>(*arch, std::move(context), std::move(checkpoint), std::move(ops));
@@ -364,12 +364,13 @@ Result<std::unique_ptr<Model>> Model::Load(const std::filesystem::path& path, in
 
 Result<std::unique_ptr<Model>> Model::Load(io::GgufFile file, int num_threads, Device device, WeightPrecision precision,
                                            BatchRounding rounding) {
-  return LoadFrom(MakeGgufCheckpoint(std::move(file), precision), num_threads, device, rounding);
+  return LoadFrom(MakeGgufCheckpoint(std::move(file), precision), num_threads, device, rounding, precision);
 }
 
-Result<std::unique_ptr<Model>> Model::LoadRandom(std::string_view shape, int num_threads, Device device, BatchRounding rounding) {
+Result<std::unique_ptr<Model>> Model::LoadRandom(std::string_view shape, int num_threads, Device device, BatchRounding rounding,
+                                                 WeightPrecision precision) {
   OSCAR_ASSIGN_OR_RETURN(std::unique_ptr<Checkpoint> checkpoint, MakeRandomCheckpoint(shape));
-  return LoadFrom(std::move(checkpoint), num_threads, device, rounding);
+  return LoadFrom(std::move(checkpoint), num_threads, device, rounding, precision);
 }
 
 }  // namespace oscar::engine

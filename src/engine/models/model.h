@@ -70,7 +70,8 @@ class Model {
                                              BatchRounding rounding = BatchRounding::kFree);
   // A published shape with random weights (MakeRandomCheckpoint), on a CUDA device.
   static Result<std::unique_ptr<Model>> LoadRandom(std::string_view shape, int num_threads, Device device,
-                                                   BatchRounding rounding = BatchRounding::kFree);
+                                                   BatchRounding rounding = BatchRounding::kFree,
+                                                   WeightPrecision precision = WeightPrecision::kStored);
   virtual ~Model() = default;
 
   virtual const ModelConfig& config() const = 0;

@@ -133,10 +133,10 @@ TEST_P(CudaModelTest, DistributionsAndGreedyTokensAreThoseOfTheCpu) {
   }
 }
 
-std::unique_ptr<Model> LoadTiny(const testing::TinyModel& tiny, BatchRounding rounding) {
+std::unique_ptr<Model> LoadTiny(const testing::TinyModel& tiny, BatchRounding rounding, WeightPrecision precision = WeightPrecision::kStored) {
   const auto path = std::filesystem::path(::testing::TempDir()) / ("oscar_tiny_" + std::to_string(::getpid()) + ".gguf");
   tiny.WriteTo(path);
-  auto model = Model::Load(std::move(io::GgufFile::Open(path)).value(), 1, Device::kCuda, WeightPrecision::kStored, rounding);
+  auto model = Model::Load(std::move(io::GgufFile::Open(path)).value(), 1, Device::kCuda, precision, rounding);
   std::filesystem::remove(path);
   EXPECT_TRUE(model.ok()) << model.status().message();
   return model.ok() ? std::move(model).value() : nullptr;
@@ -183,6 +183,42 @@ TEST(CudaTinyModel, LogitsAndBestTokensAreThoseInDouble) {
       }
     }
   }
+}
+
+// Weights and rows in FP8: 3 bits of mantissa, so each product adds about 4 % of noise. Steps of many, few and recorded rows.
+TEST(CudaTinyModel, Fp8LogitsAreNearThoseInDouble) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
+  for (const char* const architecture : {"llama", "qwen2", "qwen3"}) {
+    SCOPED_TRACE(architecture);
+    testing::TinyModelOptions options;
+    options.architecture = architecture;
+    const testing::TinyModel tiny(options);
+    Side side;
+    side.model = LoadTiny(tiny, BatchRounding::kFree, WeightPrecision::kFp8);
+    ASSERT_NE(side.model, nullptr);
+    side.Start("bf16");
+    std::mt19937_64 rng(5);
+    std::vector<int32_t> text;
+    double squares = 0, error = 0;
+    for (int step = 0; step < 8; ++step) {
+      const int count = step == 0 ? 90 : 1;
+      for (int i = 0; i < count; ++i) text.push_back(static_cast<int32_t>(rng() % static_cast<uint64_t>(options.vocab)));
+      side.Forward(std::span(text).last(static_cast<size_t>(count)), false);
+      std::vector<double> expected = tiny.Logits(text).back();
+      squares += SquaresOf(expected);
+      for (size_t i = 0; i < expected.size(); ++i) expected[i] -= static_cast<double>(side.logits[i]);
+      error += SquaresOf(expected);
+    }
+    std::printf("%s: FP8 logits are %.3f of their size off\n", architecture, std::sqrt(error / squares));
+    EXPECT_LE(std::sqrt(error / squares), 0.2);
+  }
+  const testing::TinyModel tiny({});
+  const auto path = std::filesystem::path(::testing::TempDir()) / ("oscar_tiny_fp8_" + std::to_string(::getpid()) + ".gguf");
+  tiny.WriteTo(path);
+  const auto refused = Model::Load(std::move(io::GgufFile::Open(path)).value(), 1, Device::kCuda, WeightPrecision::kFp8, BatchRounding::kInvariant);
+  std::filesystem::remove(path);
+  EXPECT_EQ(refused.status().code(), StatusCode::kUnsupported);
 }
 
 // Tokens drawn on the device are those that a Sampler draws from the logits of the same step, and positions count.

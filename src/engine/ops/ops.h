@@ -14,6 +14,7 @@
 #include "oscar/kv_cache.h"
 #include "oscar/result.h"
 #include "src/engine/sample/token_draw.h"
+#include "src/engine/weights/checkpoint.h"
 #include "src/engine/weights/weight.h"
 
 namespace oscar::engine {
@@ -140,10 +141,13 @@ enum class BatchRounding : uint8_t { kFree, kInvariant };
 Result<std::unique_ptr<Ops>> MakeCpuOps(int num_threads, int max_tokens, BatchRounding rounding = BatchRounding::kFree);
 // Ops on the first CUDA device, in builds with OSCAR_CUDA; num_threads are for what is left to the CPU. kUnsupported without a
 // device of compute capability 9.0.
-Result<std::unique_ptr<Ops>> MakeCudaOps(int num_threads, int max_tokens, BatchRounding rounding = BatchRounding::kFree);
+// kFp8: matrices, the embedding too, are rounded to E4M3 with a scale per row, and so are the rows that they multiply; else they are BF16.
+Result<std::unique_ptr<Ops>> MakeCudaOps(int num_threads, int max_tokens, BatchRounding rounding = BatchRounding::kFree,
+                                         WeightPrecision precision = WeightPrecision::kStored);
 
 enum class Device : uint8_t { kCpu, kCuda };
-// kUnsupported for kCuda in a build without OSCAR_CUDA.
-Result<std::unique_ptr<Ops>> MakeOps(Device device, int num_threads, int max_tokens, BatchRounding rounding = BatchRounding::kFree);
+// kUnsupported for kCuda in a build without OSCAR_CUDA, for kFp8 elsewhere, and for kFp8 with kInvariant.
+Result<std::unique_ptr<Ops>> MakeOps(Device device, int num_threads, int max_tokens, BatchRounding rounding = BatchRounding::kFree,
+                                     WeightPrecision precision = WeightPrecision::kStored);
 
 }  // namespace oscar::engine

@@ -27,6 +27,10 @@ Status CheckOptions(const EngineOptions& options) {
   if (options.weights == WeightPrecision::kF32 && options.device != Device::kCpu) {
     return invalid("--weights f32: for --device cpu only; a GPU computes with weights widened to BF16");
   }
+  if (options.weights == WeightPrecision::kFp8 && options.device != Device::kCuda) return invalid("--weights fp8: for --device cuda only");
+  if (options.weights == WeightPrecision::kFp8 && options.deterministic) {
+    return invalid("--weights fp8: not with --deterministic, its products depend on the batch");
+  }
   if (options.threads < 0 || options.threads > 1024) {
     return invalid("--threads " + std::to_string(options.threads) + ": must be 0 (the default) or between 1 and 1024");
   }
@@ -52,7 +56,7 @@ Result<std::unique_ptr<Engine>> Engine::OpenModel(const EngineOptions& options) 
   engine->threads_ = options.threads > 0 ? options.threads : AvailableCores();
   if (options.load_format == LoadFormat::kDummy) {
     OSCAR_ASSIGN_OR_RETURN(engine->model_, Model::LoadRandom(options.model, engine->threads_, options.device,
-                                                              options.deterministic ? BatchRounding::kInvariant : BatchRounding::kFree));
+                                                              options.deterministic ? BatchRounding::kInvariant : BatchRounding::kFree, options.weights));
     engine->identity_.name = engine->model_->config().name;
     OSCAR_TRY(engine->SetContext());
     return engine;

@@ -14,8 +14,12 @@
 namespace oscar::engine {
 
 // How weights are kept for computing. kF32 widens quantised matrices at load, four to eight times their bytes: ggml multiplies quantised
-// weights by activations rounded to 8 bits, which turns any other last bit of a sum into a difference of about 1e-3 nats.
-enum class WeightPrecision : uint8_t { kStored, kF32 };
+// weights by activations rounded to 8 bits, which turns any other last bit of a sum into a difference of about 1e-3 nats. kFp8: E4M3 with a
+// scale per row of a matrix, on a CUDA device.
+enum class WeightPrecision : uint8_t { kStored, kF32, kFp8 };
+constexpr std::string_view NameOf(WeightPrecision precision) {
+  return precision == WeightPrecision::kF32 ? "f32" : (precision == WeightPrecision::kFp8 ? "fp8" : "stored");
+}
 
 class Checkpoint {
  public:

@@ -121,6 +121,10 @@ Status CudaOps::PlaceNodes() {
   for (Node& node : nodes_) {
     const bool is_product = node.kind == Kind::kMatMul || node.kind == Kind::kGatedMatMul;
     if (!is_product || !TakesLibrary(node.rows)) continue;
+    if (is_fp8_) {
+      OSCAR_TRY(PlaceFp8Node(node));
+      continue;
+    }
     if (node.b != nullptr || node.kind == Kind::kGatedMatMul) {
       OSCAR_ASSIGN_OR_RETURN(node.beside, TakeScratch(static_cast<size_t>(node.rows) * static_cast<size_t>(node.width)));
     }
@@ -155,7 +159,7 @@ Status CudaOps::EmitAll() {
 
 // In products of few rows the columns of the matrix unit that belong to a row are the same number of them in the same order whatever
 // stands in the others, so taking all rows in groups makes them independent of their batch.
-bool CudaOps::TakesLibrary(int rows) const { return rows > kMostVectorRows && rounding_ == BatchRounding::kFree; }
+bool CudaOps::TakesLibrary(int rows) const { return is_fp8_ || (rows > kMostVectorRows && rounding_ == BatchRounding::kFree); }
 
 // nodes_[first] and the products of the same rows that follow it directly, in one launch for each group of rows.
 Status CudaOps::EmitProducts(std::size_t first, std::size_t& count) {
@@ -235,6 +239,7 @@ Status CudaOps::EmitLibraryProduct(Node& x, const uint16_t* matrix, int out_widt
 }
 
 Status CudaOps::EmitLargeProduct(Node& node) {
+  if (is_fp8_) return EmitFp8Product(node);
   const int64_t count = int64_t{node.rows} * node.width;
   if (node.kind == Kind::kGatedMatMul) {
     OSCAR_TRY(EmitLibraryProduct(*node.a, node.matrix, node.width, node.data));
@@ -255,6 +260,7 @@ Status CudaOps::Emit(const Node& node) {
     case Kind::kLoad:
       return {};
     case Kind::kEmbed:
+      if (is_fp8_) return EmitFp8Embedding(node);
       return FromCuda(LaunchEmbed({node.matrix, tokens_.data(), node.data, node.rows, node.width}, stream_), "embedding");
     case Kind::kAddBias:
       return FromCuda(LaunchAddBias(node.a->data, node.vector, node.data, count, node.width, stream_), "bias");

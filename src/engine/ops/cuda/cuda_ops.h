@@ -3,6 +3,7 @@
 // kept by shape. Matrices are bf16, everything else f32.
 #pragma once
 
+#include <cublasLt.h>
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 
@@ -23,7 +24,10 @@ namespace oscar::engine {
 
 class CudaOps final : public Ops {
  public:
-  static Result<std::unique_ptr<Ops>> Create(int num_threads, int max_tokens, BatchRounding rounding);
+  static constexpr std::size_t kLibraryWorkspace = std::size_t{32} << 20;
+  static constexpr int64_t kPlacedAtOnce = int64_t{16} << 20;  // values of a matrix on their way to the device
+
+  static Result<std::unique_ptr<Ops>> Create(int num_threads, int max_tokens, BatchRounding rounding, WeightPrecision precision);
   ~CudaOps() override;
 
   Executor& executor() override { return executor_; }
@@ -61,7 +65,7 @@ class CudaOps final : public Ops {
 
  private:
   struct PlacedWeight {
-    cuda::DeviceArray<uint16_t> matrix;
+    cuda::DeviceArray<uint16_t> matrix;  // or the bytes of Fp8Bytes
     cuda::DeviceArray<float> vector;
   };
   enum class Kind : uint8_t { kNone, kLoad, kEmbed, kMatMul, kGatedMatMul, kAddBias, kAdd, kRmsNorm, kRope, kSwiGlu, kGather };
@@ -75,12 +79,12 @@ class CudaOps final : public Ops {
     const float2* turns = nullptr;         // of RoPE
     const float* gain = nullptr;           // of RoPE or a product that normalises first
     float number = 0, epsilon = 0;         // epsilon of a norm; of RoPE or a product that normalises first
-    int group = 0, pairs = 0;              // of norm and RoPE: values of a head; rotary pairs
+    int group = 0, pairs = 0;              // of norm and RoPE: values of a head; rotary pairs. Of an embedding: rows of the table
     bool halves = false;
     float* data = nullptr;                 // the result
-    uint16_t* rounded = nullptr;           // place of the result in bf16, where a library product reads it
+    uint16_t* rounded = nullptr;           // place of the result in bf16 or FP8, where a library product reads it
     bool is_rounded = false;
-    float* beside = nullptr;               // of a library product: before the residual, or of the second matrix
+    float* beside = nullptr;               // of a library product: before the residual, or of the second matrix; in FP8 sums over codes
   };
   struct KeptAngles {
     RopeParams params;
@@ -103,8 +107,15 @@ class CudaOps final : public Ops {
     StepKey key;
     KeptGraph graph;
   };
+  // How the library multiplies FP8 matrices of one size.
+  struct Fp8Plan {
+    int in_width = 0, out_width = 0, rows = 0;
+    cublasLtMatrixLayout_t matrix = nullptr, x = nullptr, out = nullptr;
+    cublasLtMatmulAlgo_t algorithm = {};
+  };
 
-  CudaOps(int num_threads, int max_tokens, BatchRounding rounding) : executor_(num_threads), max_tokens_(max_tokens), rounding_(rounding) {}
+  CudaOps(int num_threads, int max_tokens, BatchRounding rounding, WeightPrecision precision)
+      : executor_(num_threads), max_tokens_(max_tokens), rounding_(rounding), is_fp8_(precision == WeightPrecision::kFp8) {}
   Status Initialize();
   KeptShape& ShapeOf(const RecordingKey& key);
   static void Drop(KeptShape& shape);
@@ -131,15 +142,25 @@ class CudaOps final : public Ops {
   Status EmitRopes(std::size_t first, std::size_t& count);
   Status EmitLibraryProduct(Node& x, const uint16_t* matrix, int out_width, float* out);
   Status EmitLargeProduct(Node& node);
+  Status PlaceFp8(const Weight& weight, PlacedWeight& placed);
+  Status PlaceFp8Node(Node& node);
+  Result<const Fp8Plan*> Fp8PlanOf(int in_width, int out_width, int rows);
+  Status MultiplyFp8(const Node& x, const uint16_t* matrix, int out_width, float* out);
+  Status EmitFp8Product(Node& node);
+  Status EmitFp8Embedding(const Node& node);
+  void DropFp8Plans();
   Status CopyLogits(const KeptGraph& graph);
   Status ReadDrawn(std::span<uint64_t> drawn);
 
   GgmlExecutor executor_;
   const int max_tokens_;
   const BatchRounding rounding_;
+  const bool is_fp8_;
   cudaStream_t stream_ = nullptr;
   cublasHandle_t library_ = nullptr;
   cuda::DeviceArray<std::byte> library_workspace_;
+  cublasLtMatmulDesc_t fp8_product_ = nullptr;
+  std::list<Fp8Plan> fp8_plans_;
   std::unordered_map<const Weight*, PlacedWeight> weights_;
   std::vector<cuda::DeviceArray<float>> slot_memory_;
   std::array<float*, kNumSlots> slots_ = {};

@@ -21,8 +21,6 @@ namespace {
 constexpr int kMostGraphRows = 256;
 constexpr size_t kKeptShapes = 16;
 constexpr size_t kKeptSteps = 8;
-constexpr size_t kLibraryWorkspace = size_t{32} << 20;
-constexpr int64_t kPlacedAtOnce = int64_t{16} << 20;  // values of a matrix on their way to the device
 
 Status FromLibrary(cublasStatus_t status, const char* what) {
   if (status == CUBLAS_STATUS_SUCCESS) return {};
@@ -31,16 +29,16 @@ Status FromLibrary(cublasStatus_t status, const char* what) {
 
 }  // namespace
 
-Result<std::unique_ptr<Ops>> MakeCudaOps(int num_threads, int max_tokens, BatchRounding rounding) {
-  return CudaOps::Create(num_threads, max_tokens, rounding);
+Result<std::unique_ptr<Ops>> MakeCudaOps(int num_threads, int max_tokens, BatchRounding rounding, WeightPrecision precision) {
+  return CudaOps::Create(num_threads, max_tokens, rounding, precision);
 }
 
-Result<std::unique_ptr<Ops>> CudaOps::Create(int num_threads, int max_tokens, BatchRounding rounding) {
+Result<std::unique_ptr<Ops>> CudaOps::Create(int num_threads, int max_tokens, BatchRounding rounding, WeightPrecision precision) {
   if (num_threads < 1 || num_threads > GGML_MAX_N_THREADS) {
     return {StatusCode::kInvalidArgument, "the number of threads is " + std::to_string(num_threads) + ", not 1 to " +
                                               std::to_string(GGML_MAX_N_THREADS)};
   }
-  std::unique_ptr<CudaOps> ops(new CudaOps(num_threads, max_tokens, rounding));
+  std::unique_ptr<CudaOps> ops(new CudaOps(num_threads, max_tokens, rounding, precision));
   OSCAR_TRY(ops->Initialize());
   return std::unique_ptr<Ops>(std::move(ops));
 }
@@ -72,6 +70,7 @@ CudaOps::~CudaOps() {
   if (stream_ != nullptr) cudaStreamSynchronize(stream_);
   for (KeptShape& shape : shapes_) Drop(shape);
   DropSteps();
+  DropFp8Plans();
   if (library_ != nullptr) cublasDestroy(library_);
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
 }
@@ -80,6 +79,11 @@ Status CudaOps::Place(const Weight& weight) {
   if (weights_.contains(&weight)) return {};
   PlacedWeight placed;
   const int64_t width = weight.dims[0], rows = weight.dims.size() > 1 ? weight.dims[1] : 1;
+  if (is_fp8_ && weight.dims.size() > 1) {
+    OSCAR_TRY(PlaceFp8(weight, placed));
+    weights_.emplace(&weight, std::move(placed));
+    return {};
+  }
   if (weight.is_random) {
     if (weight.dims.size() == 1) {
       OSCAR_TRY(placed.vector.Upload(std::vector<float>(static_cast<size_t>(width), 1.0f), stream_));
@@ -359,6 +363,7 @@ void CudaOps::Store(Tensor tensor, Slot slot) {
 Tensor CudaOps::Embed(const Weight& table) {
   Node* node = NewNode(Kind::kEmbed, key_.num_tokens, static_cast<int>(table.dims[0]));
   node->matrix = PlacedOf(table).matrix.data();
+  node->group = static_cast<int>(table.dims[1]);
   return TensorOf(node);
 }
 
