@@ -71,8 +71,8 @@ void PrintBalanced(const BalancedReport& report) {
 void PrintReport(const engine::CalibrationOutcome& outcome, const std::string& path) {
   if (const auto* rotations = std::get_if<FitReport>(&outcome.report)) {
     PrintRotations(*rotations);
-  } else {
-    PrintBalanced(std::get<BalancedReport>(outcome.report));
+  } else if (const auto* balanced = std::get_if<BalancedReport>(&outcome.report)) {
+    PrintBalanced(*balanced);
   }
   fmt::print("{} tokens in {:.1f} s\n", outcome.num_tokens, outcome.seconds);
   fmt::print("profile: {}\n", path);
@@ -119,7 +119,9 @@ Status Calibrate(const CalibrateArguments& arguments) {
   if (Interrupted()) return {StatusCode::kCancelled, "interrupted"};
   OSCAR_TRY(outcome.profile.Save(path));
   if (!arguments.quiet) PrintReport(outcome, path.string());
-  std::visit([](const auto& report) { for (const std::string& warning : report.warnings) Warn("calibrate", warning); }, outcome.report);
+  const auto warn = [](const auto& report) { for (const std::string& warning : report.warnings) Warn("calibrate", warning); };
+  if (const auto* rotations = std::get_if<FitReport>(&outcome.report)) warn(*rotations);
+  if (const auto* balanced = std::get_if<BalancedReport>(&outcome.report)) warn(*balanced);
   if (outcome.num_tokens < arguments.tokens) {
     Warn("calibrate", fmt::format("the text has {} tokens, fewer than the {} asked for", outcome.num_tokens, arguments.tokens));
   }

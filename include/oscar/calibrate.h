@@ -1,5 +1,5 @@
 // Calibration: second moments of Q, K and V rows accumulated in double, and the fit of a CodecProfile from them, for int2:oscar
-// (method.md 2) and for the balanced methods (quality.md 2 and 3). Memory is O(d^2) per layer and KV head; nothing is kept per
+// (method.md 2) and for the balanced methods (quality.md 2 and 3), and the channel order of rotatekv (baselines.md 6.6). Memory is O(d^2) per layer and KV head; nothing is kept per
 // token.
 #pragma once
 
@@ -190,6 +190,36 @@ struct BalancedReport {
 // numbers of tokens. kInternal naming layer, head and side: no regularisation gave an invertible transform.
 Result<CodecProfile> FitBalanced(const BalancedMoments& moments, const BalancedFitOptions& options, Provenance provenance,
                                  BalancedReport* report);
+
+// --- rotatekv ------------------------------------------------------------------------------------------------------------
+
+// kUnsupported when rotatekv cannot serve the model: KV heads no multiple of 4, head_dim other than 64 and 128, no rotary angles.
+Status CheckChannelOrderFit(const KvShape& shape, const RotaryEmbedding& rotary);
+
+// Sums of the keys of one model as they were before RoPE, by channel, in one pass.
+class ChannelSums {
+ public:
+  // Precondition: CheckChannelOrderFit is OK.
+  ChannelSums(const KvShape& shape, RotaryEmbedding rotary);
+  // keys [n, Hkv, d] of one layer after RoPE, at positions first_position, first_position + 1, ... of their sequence. Thread-safe
+  // across different layers. On an error nothing was added: kNonFinite names layer, head and token; kInvalidArgument a view that lacks
+  // heads.
+  Status Add(int layer, int first_position, RowsView<const float> keys);
+  const KvShape& shape() const { return shape_; }
+  const RotaryEmbedding& rotary() const { return rotary_; }
+  std::span<const double> sums(int layer) const { return sums_[static_cast<std::size_t>(layer)]; }  // [Hkv, d]
+  int64_t num_tokens(int layer) const { return num_tokens_[static_cast<std::size_t>(layer)]; }
+
+ private:
+  KvShape shape_;
+  RotaryEmbedding rotary_;
+  std::vector<std::vector<double>> sums_;
+  std::vector<int64_t> num_tokens_;
+};
+
+// The profile of rotatekv: the channels of four heads together, rotated, in ascending order of their means. Scope, metrics, composition
+// and num_tokens of the provenance are set. kFailedPrecondition: fewer than 8 d tokens, or layers that saw different numbers of them.
+Result<CodecProfile> FitChannelOrder(const ChannelSums& sums, Provenance provenance);
 
 // Figures of one stored invertible transform, for `oscar inspect`: the condition number of A and max |A A^-1 - I|.
 struct TransformCheck {

@@ -50,6 +50,9 @@ struct RowProfile {
   EncoderKind encoder = EncoderKind::kMinMax;
   int encode_effort = kMaxEncodeEffort;      // error feedback only
   std::span<const float> page_mean;          // mu of page 0 [d] where the mean turns (quality.md 3), m_j s_j by pair; else empty
+  // rotatekv, keys of the first of four heads encoded together: the transformed channels [4 d] in the order in which they are stored;
+  // else empty.
+  std::span<const uint16_t> channel_order;
   const ErrorFeedback* feedback = nullptr;   // with `metric`; owned by the profile
 };
 
@@ -83,6 +86,7 @@ class CodecProfile {
     float clip_ratio = 0.0f;
     float range_factor = 1.0f;
     EncoderKind encoder = EncoderKind::kMinMax;
+    std::vector<uint16_t> channel_order;  // keys only: some permutation of 0 .. m d - 1
   };
   // rows: [num_layers * num_kv_heads * 2], key before value, head before layer. `rotary` is needed when a mean turns.
   // kInvalidArgument when a count, dimension or index does not fit the shape or a number is not finite.
@@ -142,7 +146,7 @@ Status CheckProfileFits(const CodecProfile& profile, const ProfiledModel& model,
 // The profile of a method that needs no calibration ("bf16", "int2:naive", "int2:clip", "int2:hadamard", "int2:quarot").
 // kFailedPrecondition for a calibrated method (it needs a file), kInvalidArgument for an unknown name, kUnsupported when the
 // head dimension does not suit the method (Hadamard needs a power of two).
-// Only rotatekv looks at `rotary`, that of the model; it is kUnsupported without.
+// Only rotatekv_unordered looks at `rotary`, that of the model; it is kUnsupported without.
 Result<CodecProfile> DataFreeProfile(std::string_view method, const KvShape& shape, const RotaryEmbedding& rotary = {});
 
 }  // namespace oscar

@@ -21,9 +21,10 @@ using AddOutputs = std::function<Status(int layer, RowsView<const float> outputs
 
 class RowObserver : public AttentionObserver {
  public:
-  RowObserver(AddRows add, AddOutputs add_outputs) : add_(std::move(add)), add_outputs_(std::move(add_outputs)) {}
+  RowObserver(AddRows add, AddOutputs add_outputs, bool takes_device_rows)
+      : add_(std::move(add)), add_outputs_(std::move(add_outputs)), takes_device_rows_(takes_device_rows) {}
   void set_first_position(int position) { first_position_ = position; }
-  bool takes_device_rows() const override { return true; }  // so do the moments of the model
+  bool takes_device_rows() const override { return takes_device_rows_; }
   Status Observe(int layer, RowsView<const float> queries, RowsView<const float> keys,
                  RowsView<const float> values) override {
     return add_(layer, first_position_, queries, keys, values);
@@ -35,6 +36,7 @@ class RowObserver : public AttentionObserver {
  private:
   AddRows add_;
   AddOutputs add_outputs_;
+  const bool takes_device_rows_;
   int first_position_ = 0;
 };
 
@@ -44,10 +46,11 @@ struct CalibrationText {
   std::unique_ptr<KvCache> cache;
   int64_t num_passes = 0;
   int64_t done = 0;  // tokens over all passes
+  bool takes_device_rows = true;  // as the moments of the model do
 
   // One pass over all windows.
   Status RunPass(Engine& engine, const CalibrationRequest& request, const AddRows& add, const AddOutputs& add_outputs = {}) {
-    RowObserver observer(add, add_outputs);
+    RowObserver observer(add, add_outputs, takes_device_rows);
     const int64_t total = static_cast<int64_t>(tokens.size()) * num_passes;
     const std::span<const int32_t> all(tokens);
     for (size_t start = 0; start < all.size(); start += request.window_tokens) {
@@ -145,16 +148,28 @@ Result<CalibrationOutcome> FitBalancedTo(Engine& engine, const CalibrationReques
   return CalibrationOutcome{std::move(profile), std::move(report), num_tokens, 0};
 }
 
+Result<CalibrationOutcome> FitChannelOrderTo(Engine& engine, const CalibrationRequest& request, CalibrationText& text) {
+  const auto num_tokens = static_cast<int64_t>(text.tokens.size());
+  ChannelSums sums(engine.model().config().kv, engine.model().rotary());
+  text.num_passes = 1;
+  text.takes_device_rows = false;
+  OSCAR_TRY(text.RunPass(engine, request, [&](int layer, int first_position, const auto& /*queries*/, const auto& keys, const auto& /*values*/) {
+    return sums.Add(layer, first_position, keys);
+  }));
+  OSCAR_ASSIGN_OR_RETURN(CodecProfile profile, FitChannelOrder(sums, DescribeRun(engine, request, num_tokens)));
+  return CalibrationOutcome{std::move(profile), std::monostate(), num_tokens, 0};
+}
+
 }  // namespace
 
 bool IsCalibrated(std::string_view method) {
-  return method == "int2:oscar" || method == "int2:balanced" || method == "int1:balanced";
+  return method == "rotatekv" || method == "int2:oscar" || method == "int2:balanced" || method == "int1:balanced";
 }
 
 Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& request) {
   OSCAR_ASSIGN_OR_RETURN(const KvMethod method, ParseKvMethod(request.method));
   if (!IsCalibrated(request.method)) {
-    return {StatusCode::kUnsupported, request.method + " takes no calibration (calibrated methods: int2:balanced, int1:balanced, int2:oscar)"};
+    return {StatusCode::kUnsupported, request.method + " takes no calibration (calibrated methods: int2:balanced, int1:balanced, int2:oscar, rotatekv)"};
   }
   if (request.window_tokens < kPageTokens) {
     return {StatusCode::kInvalidArgument, "--window " + std::to_string(request.window_tokens) + ": at least " + std::to_string(kPageTokens) +
@@ -170,17 +185,20 @@ Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& r
     return {StatusCode::kInvalidArgument, "--window " + std::to_string(request.window_tokens) + ": the model was trained for " +
                                               std::to_string(config.max_context) + " tokens"};
   }
-  const bool is_oscar = method.method == "oscar";
+  const bool is_oscar = method.method == "oscar", is_rotatekv = method.codec->name == "rotatekv";
   BalancedFitOptions balanced;
   balanced.bits = static_cast<int>(method.codec->bits);
-  OSCAR_TRY(is_oscar ? CheckOscarFit(config.kv, request.oscar_fit) : CheckBalancedFit(config.kv, balanced));
+  OSCAR_TRY(is_rotatekv ? CheckChannelOrderFit(config.kv, engine.model().rotary())
+            : is_oscar  ? CheckOscarFit(config.kv, request.oscar_fit)
+                        : CheckBalancedFit(config.kv, balanced));
   const auto start = std::chrono::steady_clock::now();
   CalibrationText text;
   OSCAR_ASSIGN_OR_RETURN(text.tokens, TokenizeSource(engine.tokenizer(), request.text, request.num_tokens, least));
   OSCAR_ASSIGN_OR_RETURN(const KvSetup exact, engine.SetUpKv("bf16", {}));
   OSCAR_ASSIGN_OR_RETURN(text.cache, engine.NewCache(exact, request.window_tokens));
-  OSCAR_ASSIGN_OR_RETURN(CalibrationOutcome outcome, is_oscar ? FitOscarTo(engine, request, text)
-                                                              : FitBalancedTo(engine, request, text, balanced.bits));
+  OSCAR_ASSIGN_OR_RETURN(CalibrationOutcome outcome, is_rotatekv ? FitChannelOrderTo(engine, request, text)
+                                                     : is_oscar  ? FitOscarTo(engine, request, text)
+                                                                 : FitBalancedTo(engine, request, text, balanced.bits));
   OSCAR_TRY(request.control.CheckCancelled());
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;

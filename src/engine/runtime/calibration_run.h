@@ -31,12 +31,12 @@ bool IsCalibrated(std::string_view method);
 
 struct CalibrationOutcome {
   CodecProfile profile;
-  std::variant<FitReport, BalancedReport> report;  // of int2:oscar, of a balanced method
+  std::variant<FitReport, BalancedReport, std::monostate> report;  // of int2:oscar, of a balanced method, of rotatekv
   int64_t num_tokens = 0;
   double seconds = 0;
 };
 
-// Prompt tokens only, no warm-up, two passes over the same windows (method.md 2.1, quality.md 6). kUnsupported for a method that
+// Prompt tokens only, no warm-up, two passes over the same windows (method.md 2.1, quality.md 6; rotatekv: one). kUnsupported for a method that
 // is not calibrated; kInvalidArgument for a text that is too short; kCancelled leaves nothing behind.
 Result<CalibrationOutcome> Calibrate(Engine& engine, const CalibrationRequest& request);
 

@@ -6,6 +6,7 @@
 
 #include "src/base/thread_pool.h"
 #include "src/testing/closeness.h"
+#include "src/testing/random_channel_order.h"
 #include "src/testing/random_rotation.h"
 #include "src/testing/seeds.h"
 #include "src/testing/shadow_cache.h"
@@ -20,6 +21,7 @@ using testing::ShadowSequence;
 struct Fixture {
   Fixture(const std::string& method, const KvShape& shape, int threads = 2) : pool(threads) {
     auto made = method == "int2:oscar"            ? testing::RandomRotationProfile(shape, 7)
+                : method == "rotatekv"          ? testing::RandomOrderProfile(shape, testing::PowersOfTenRotary(shape.head_dim, true), 7)
                 : method.ends_with(":balanced") ? testing::RandomBalancedProfile(method, shape, 7, shape.head_dim % 3 != 0, shape.head_dim == 128)
                                                 : DataFreeProfile(method, shape, testing::PowersOfTenRotary(shape.head_dim, true));
     EXPECT_TRUE(made.ok()) << made.status().message();

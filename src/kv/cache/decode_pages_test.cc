@@ -16,6 +16,7 @@
 #include "src/base/float_bits.h"
 #include "src/base/thread_pool.h"
 #include "src/testing/closeness.h"
+#include "src/testing/random_channel_order.h"
 #include "src/testing/random_rotation.h"
 #include "src/testing/seeds.h"
 
@@ -28,6 +29,7 @@ constexpr int kTokens = 512, kSink = 64, kRecent = 64;
 CodecProfile ProfileFor(const std::string& method) {
   const RotaryEmbedding rotary = testing::PowersOfTenRotary(kShape.head_dim, true);
   Result<CodecProfile> profile = method == "int2:oscar"          ? testing::RandomRotationProfile(kShape, 11)
+                                 : method == "rotatekv"          ? testing::RandomOrderProfile(kShape, rotary, 11)
                                  : method.ends_with(":balanced") ? testing::RandomBalancedProfile(method, kShape, 11)
                                                                  : DataFreeProfile(method, kShape, rotary);
   EXPECT_TRUE(profile.ok()) << profile.status().message();

@@ -20,6 +20,7 @@
 #include "src/kv/codec/affine/layout.h"
 #include "src/kv/transform/hadamard.h"
 #include "src/testing/closeness.h"
+#include "src/testing/random_channel_order.h"
 #include "src/testing/random_rotation.h"
 #include "src/testing/row_codec_pages.h"
 #include "src/testing/seeds.h"
@@ -312,7 +313,7 @@ TEST(KvCache, RotateKvHasTheSameBytesForAllChunks) {
   base::ThreadPool executor(2);
   KvCacheConfig config = Config(700);
   config.shape = {.num_layers = 2, .num_query_heads = 8, .num_kv_heads = 8, .head_dim = 64};
-  const CodecProfile profile = DataFreeProfile("rotatekv", config.shape, testing::PowersOfTenRotary(64, false)).value();
+  const CodecProfile profile = testing::RandomOrderProfile(config.shape, testing::PowersOfTenRotary(64, false), 36).value();
   const Prompt prompt(config.shape, 700, testing::TestSeed(36));
   const std::unique_ptr<KvCache> cache = CreateCache("rotatekv", profile, config, executor);
   const PromptRun whole = RunPrompt(*cache, prompt, {700});

@@ -57,6 +57,7 @@ constexpr CodecInfo kCodecs[] = {
     {.name = "kitty", .bits = 2.125, .encode_tokens = 128, .page_bytes = kitty::PageBytes<kitty::Boost::kEighth>},
     {.name = "kitty_pro", .bits = 2.25, .encode_tokens = 128, .page_bytes = kitty::PageBytes<kitty::Boost::kQuarter>},
     {.name = "rotatekv", .bits = 2, .page_bytes = rotatekv::PageBytes},
+    {.name = "rotatekv_unordered", .bits = 2, .page_bytes = rotatekv::PageBytes},
 };
 
 // What belongs to a compared method: its codec in plain C++, and its profile.
@@ -89,6 +90,7 @@ constexpr RowMethod kRowMethods[] = {
     {"kitty", kitty::Codec<kitty::Boost::kEighth>, WithoutRotary<kitty::MakeProfile>},
     {"kitty_pro", kitty::Codec<kitty::Boost::kQuarter>, WithoutRotary<kitty::MakeProfile>},
     {"rotatekv", rotatekv::Codec, rotatekv::MakeProfile, rotatekv::CheckRow},
+    {"rotatekv_unordered", rotatekv::Codec, rotatekv::MakeProfile, rotatekv::CheckRow},
 };
 
 struct RowMethodKernels {

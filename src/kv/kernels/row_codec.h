@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "oscar/types.h"
 
@@ -20,6 +21,7 @@ template <class Byte>
 struct UnitPages {
   Byte* pages[2] = {};  // the second is null for a unit of one page
   int head = 0;         // to be read, of the heads encoded together; `pages` are those of the first of them
+  const uint16_t* channel_order = nullptr;  // RowProfile::channel_order of the first of them; null: as they are
 };
 
 struct RowCodec {

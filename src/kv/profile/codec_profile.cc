@@ -66,6 +66,13 @@ std::string RowFault(const CodecProfile::Row& row, KvSide side, int head_dim, st
     const auto [least, most] = std::minmax_element(row.metric.begin(), row.metric.end());
     if (!(*most / *least <= profile::kMaxMetricSpread)) return "the values of the metric span more than 1e10";
   }
+  if (!row.channel_order.empty() && side == KvSide::kValue) return "a channel order belongs to keys only";
+  if (row.channel_order.size() % d != 0) return "the channel order has " + std::to_string(row.channel_order.size()) + " entries, no multiple of head_dim";
+  std::vector<bool> seen(row.channel_order.size());
+  for (const uint16_t channel : row.channel_order) {
+    if (channel >= seen.size() || seen[channel]) return "the channel order is not a permutation: channel " + std::to_string(channel) + (channel >= seen.size() ? " does not exist" : " comes twice");
+    seen[channel] = true;
+  }
   if (!std::isfinite(row.clip_ratio) || row.clip_ratio > 1.0f) return "the clip ratio is not a number up to 1";
   if (!std::isfinite(row.range_factor) || row.range_factor <= 0.0f) return "the range factor is not a positive number";
   return {};
@@ -135,6 +142,7 @@ void CodecProfile::UpdateDigest() {
     HashInteger(hash, std::bit_cast<uint32_t>(row.clip_ratio));
     HashInteger(hash, std::bit_cast<uint32_t>(row.range_factor));
     HashInteger(hash, static_cast<uint32_t>(row.encoder));
+    if (!row.channel_order.empty()) hash.Update(std::as_bytes(std::span(row.channel_order)));
   }
   if (has_turning_mean()) {
     HashInteger(hash, rotary_.halves ? 1 : 0);
@@ -213,6 +221,7 @@ RowProfile CodecProfile::row(int layer, int kv_head, KvSide side) const {
   row.encoder = stored.encoder;
   row.encode_effort = encode_effort_;
   row.page_mean = page_means_[index];
+  row.channel_order = stored.channel_order;
   if (!stored.metric.empty()) row.feedback = &(*feedbacks_)[index];
   return row;
 }

@@ -296,6 +296,11 @@ Status CheckMethodRows(const Fields& fields, const std::vector<CodecProfile::Row
                      std::string(kEncoders[static_cast<size_t>(encoder)]) + (rows[i].mean.empty() ? "" : " and a mean") +
                      " is not a row of " + fields.method);
     }
+    const bool first_of_four = i % 2 == 0 && i / 2 % static_cast<size_t>(fields.shape.num_kv_heads) % kHeadsOfOrder == 0;
+    const bool needs_order = fields.method == "rotatekv" && first_of_four;
+    if (rows[i].channel_order.empty() == needs_order) {
+      return Corrupt(RowName(fields.shape, i) + (needs_order ? " of rotatekv has no channel order" : ": a channel order is for the first of four heads of rotatekv"));
+    }
   }
   return {};
 }

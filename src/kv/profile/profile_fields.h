@@ -21,6 +21,8 @@ inline constexpr std::string_view kTransformKindsKey = "transform_kinds";
 // Present with the tensor kRotaryAngles, exactly when some mean turns: "halves" or "adjacent".
 inline constexpr std::string_view kRotaryPairsKey = "rotary_pairs";
 inline constexpr std::string_view kRotaryAngles = "rotary_angles";
+// rotatekv: KV heads whose channels one order permutes.
+inline constexpr int kHeadsOfOrder = 4;
 
 using TextFields = std::map<std::string, std::string, std::less<>>;
 
@@ -53,7 +55,7 @@ TextFields FieldsOf(const CodecProfile& profile);
 std::vector<CodecProfile::Row> MakeRows(const Fields& fields);
 // kCorruptData when the rows are not such as the method makes: int2:oscar has orthogonal or Hadamard transforms and
 // min-max or Lloyd-affine codes without a mean; a balanced method has invertible transforms, error feedback, a mean and the
-// mixing matrix of its head_dim.
+// mixing matrix of its head_dim; rotatekv has an order for the keys of every fourth head, and no other method has one.
 Status CheckMethodRows(const Fields& fields, const std::vector<CodecProfile::Row>& rows);
 
 std::string_view TransformKindName(TransformKind kind);

@@ -1,5 +1,6 @@
 #include "src/kv/profile/profile_file.h"
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <set>
@@ -62,10 +63,11 @@ DistinctTransforms FindDistinctTransforms(const CodecProfile& profile) {
   return distinct;
 }
 
-// Row vectors (means or metrics) of the rows that have one, with a flag per row.
+// Row vectors (means, metrics, channel orders) of the rows that have one, all of one length, with a flag per row.
+template <class T>
 struct RowVectors {
   std::vector<uint8_t> flags;
-  std::vector<float> values;
+  std::vector<T> values;
 };
 
 class ProfileWriter {
@@ -96,12 +98,12 @@ class ProfileWriter {
     OSCAR_CHECK_MSG(status.ok(), status.message());
   }
 
-  void AddRowVectors(const std::string& name, const RowVectors& vectors) {
-    if (vectors.values.empty()) return;
-    const int64_t d = profile_.shape().head_dim;
+  template <class T>
+  void AddRowVectors(const std::string& name, SafetensorsDtype dtype, const RowVectors<T>& vectors) {
+    const int64_t rows = std::count(vectors.flags.begin(), vectors.flags.end(), 1);
+    if (rows == 0) return;
     Add<uint8_t>("row_has_" + name, SafetensorsDtype::kU8, profile::RowTensorShape(profile_.shape()), vectors.flags);
-    Add<float>("row_" + name, SafetensorsDtype::kF32, {static_cast<int64_t>(vectors.values.size()) / d, d},
-               vectors.values);
+    Add<T>("row_" + name, dtype, {rows, static_cast<int64_t>(vectors.values.size()) / rows}, vectors.values);
   }
 
   void AddRows() {
@@ -113,9 +115,12 @@ class ProfileWriter {
       means_.values.insert(means_.values.end(), row.mean.begin(), row.mean.end());
       metrics_.flags.push_back(row.metric.empty() ? 0 : 1);
       metrics_.values.insert(metrics_.values.end(), row.metric.begin(), row.metric.end());
+      orders_.flags.push_back(row.channel_order.empty() ? 0 : 1);
+      orders_.values.insert(orders_.values.end(), row.channel_order.begin(), row.channel_order.end());
     });
-    AddRowVectors("mean", means_);
-    AddRowVectors("metric", metrics_);
+    AddRowVectors("mean", SafetensorsDtype::kF32, means_);
+    AddRowVectors("metric", SafetensorsDtype::kF32, metrics_);
+    AddRowVectors("order", SafetensorsDtype::kI32, orders_);
     const std::vector<float>& angles = profile_.rotary().angles;
     if (!angles.empty()) {
       Add<float>(std::string(profile::kRotaryAngles), SafetensorsDtype::kF32, {static_cast<int64_t>(angles.size())}, angles);
@@ -149,7 +154,8 @@ class ProfileWriter {
 
   const CodecProfile& profile_;
   const DistinctTransforms distinct_;
-  RowVectors means_, metrics_;
+  RowVectors<float> means_, metrics_;
+  RowVectors<int32_t> orders_;
   SafetensorsWriter writer_;
 };
 
@@ -221,14 +227,22 @@ class ProfileReader {
       if (first_user_[static_cast<size_t>(index[i])] < 0)
         first_user_[static_cast<size_t>(index[i])] = static_cast<int64_t>(i);
     }
-    OSCAR_TRY(ReadRowVectors(
-        "mean", [](CodecProfile::Row & row) -> auto& { return row.mean; }));
-    return ReadRowVectors(
-        "metric", [](CodecProfile::Row & row) -> auto& { return row.metric; });
+    const int64_t d = fields_.shape.head_dim;
+    const auto set = [](auto member) { return [member](CodecProfile::Row& row, std::span<const float> values) { (row.*member).assign(values.begin(), values.end()); return Status(); }; };
+    OSCAR_TRY(ReadRowVectors<float>("mean", SafetensorsDtype::kF32, d, set(&CodecProfile::Row::mean)));
+    OSCAR_TRY(ReadRowVectors<float>("metric", SafetensorsDtype::kF32, d, set(&CodecProfile::Row::metric)));
+    return ReadRowVectors<int32_t>("order", SafetensorsDtype::kI32, profile::kHeadsOfOrder * d, [](CodecProfile::Row& row, std::span<const int32_t> values) {
+      for (const int32_t value : values) {
+        if (value < 0 || static_cast<size_t>(value) >= values.size()) return Corrupt("row_order: channel " + std::to_string(value) + " of " + std::to_string(values.size()));
+        row.channel_order.push_back(static_cast<uint16_t>(value));
+      }
+      return Status();
+    });
   }
 
-  template <class Member>
-  Status ReadRowVectors(const std::string& name, Member member) {
+  // set(row, values [length]) for each row that has some.
+  template <class T, class Set>
+  Status ReadRowVectors(const std::string& name, SafetensorsDtype dtype, int64_t length, Set set) {
     const std::string flag_name = "row_has_" + name, value_name = "row_" + name;
     if (file_.Find(flag_name) == nullptr) return {};  // no row has one; a lone row_<name> is an unknown tensor
     OSCAR_ASSIGN_OR_RETURN(const std::vector<uint8_t> flags,
@@ -238,14 +252,12 @@ class ProfileReader {
       if (flag > 1) return Corrupt(flag_name + " holds a value other than 0 and 1");
       count += flag;
     }
-    const int64_t d = fields_.shape.head_dim;
-    OSCAR_ASSIGN_OR_RETURN(const std::vector<float> values,
-                           Values<float>(value_name, SafetensorsDtype::kF32, {count, d}));
-    auto next = values.begin();
+    OSCAR_ASSIGN_OR_RETURN(const std::vector<T> values, Values<T>(value_name, dtype, {count, length}));
+    std::span<const T> rest(values);
     for (size_t i = 0; i < flags.size(); ++i) {
       if (flags[i] == 0) continue;
-      member(rows_[i]).assign(next, next + d);
-      next += d;
+      OSCAR_TRY(set(rows_[i], rest.first(static_cast<size_t>(length))));
+      rest = rest.subspan(static_cast<size_t>(length));
     }
     return {};
   }

@@ -319,6 +319,42 @@ TEST(ProfileFile, MeansAndMetricsThatDoNotFitAreRefused) {
   reject([](OpenFile& file) { file.SetFloat("transform.2.inverse", 0, 2.0f); }, "layer 0, KV head 1, keys");
 }
 
+// rotatekv for four KV heads of 8 channels, which its codec would refuse, but a file may hold.
+CodecProfile OrderedProfile() {
+  std::vector<KvTransform> transforms;
+  transforms.push_back(KvTransform::Identity(8));
+  transforms.push_back(KvTransform::Hadamard(8).value());
+  std::vector<CodecProfile::Row> rows(16);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i].transform = static_cast<int>(i % 2);
+  for (const size_t first : {size_t{0}, size_t{8}}) {
+    for (uint16_t c = 0; c < 32; ++c) rows[first].channel_order.push_back(static_cast<uint16_t>((5 * c + first) % 32));
+  }
+  return CodecProfile::Create("rotatekv", {2, 4, 4, 8}, std::move(transforms), rows, {}).value();
+}
+
+TEST(ProfileFile, ChannelOrdersAreKeptAndThoseThatDoNotFitAreRefused) {
+  const CodecProfile profile = OrderedProfile();
+  const CodecProfile loaded = ParseProfile(SerializeProfile(profile)).value();
+  EXPECT_EQ(loaded.digest(), profile.digest());
+  EXPECT_EQ(loaded.row(1, 0, KvSide::kKey).channel_order[3], 23);
+  EXPECT_TRUE(loaded.row(1, 1, KvSide::kKey).channel_order.empty());
+  const auto reject = [](const std::function<void(OpenFile&)>& change, const std::string& expected) {
+    OpenFile file(OrderedProfile());
+    change(file);
+    const Status status = ParseProfile(file.Close()).status();
+    EXPECT_NE(status.message().find(expected), std::string::npos) << expected << " <- " << status.message();
+  };
+  const auto set = [](OpenFile& file, size_t index, int32_t value) { std::memcpy(file.tensors["row_order"].bytes.data() + 4 * index, &value, 4); };
+  reject([&](OpenFile& file) { set(file, 3, 32); }, "row_order: channel 32 of 32");
+  reject([&](OpenFile& file) { set(file, 3, -1); }, "row_order: channel -1 of 32");
+  reject([&](OpenFile& file) { set(file, 3, 0); }, "not a permutation: channel 0 comes twice");
+  reject([](OpenFile& file) { file.metadata["method"] = "rotatekv_unordered"; }, "a channel order is for the first of four heads of rotatekv");
+  reject([](OpenFile& file) { file.tensors["row_has_order"].bytes[0] = std::byte{0}, file.tensors["row_has_order"].bytes[2] = std::byte{1}; },
+         "layer 0, KV head 0, keys of rotatekv has no channel order");
+  reject([](OpenFile& file) { file.tensors["row_has_order"].bytes[0] = std::byte{0}, file.tensors["row_has_order"].bytes[1] = std::byte{1}; }, "layer 0, KV head 0");
+  reject([](OpenFile& file) { file.tensors["row_order"].shape = {4, 16}; }, "\"row_order\" is I32 [4, 16], not I32 [2, 32]");
+}
+
 // Written by PyPI safetensors, digest by the Python function of docs/profile-format.md.
 TEST(ProfileFile, FilesWrittenByOtherSoftwareLoad) {
   const std::filesystem::path corpus = "fuzz/corpus/profile";

@@ -87,6 +87,10 @@ TEST(RotateKv, FourHeadsAreThoseOfTheFormulas) {
   for (const size_t d : {size_t{64}, size_t{128}}) {
     std::vector<std::byte> bytes(4 * PageBytes(static_cast<int>(d)), std::byte{0xFF});
     kernels::UnitPages<std::byte> pages{{bytes.data(), nullptr}};
+    std::vector<uint16_t> order(4 * d);  // of keys
+    std::iota(order.begin(), order.end(), uint16_t{0});
+    std::shuffle(order.begin(), order.end(), rng);
+    pages.channel_order = order.data();
     for (const KvSide side : {KvSide::kKey, KvSide::kValue}) {
       const std::vector<float> rows = testing::NormalVector(rng, 4 * 64 * d);
       ASSERT_EQ(Codec().encode(side, static_cast<int>(d), rows.data(), pages), -1);
@@ -97,14 +101,17 @@ TEST(RotateKv, FourHeadsAreThoseOfTheFormulas) {
         if (side == KvSide::kKey) y = testing::HadamardBlocksInDouble(y, static_cast<int>(4 * d));
         const size_t group = side == KvSide::kKey ? 128 : d;
         for (size_t first = 0; first < 4 * d; first += group) {
-          const auto begin = y.begin() + static_cast<std::ptrdiff_t>(first), end = begin + static_cast<std::ptrdiff_t>(group);
-          const double lo = 0.8 * *std::min_element(begin, end), s = (0.8 * *std::max_element(begin, end) - lo) / 3, z = std::nearbyint(-lo / s);
-          for (size_t c = first; c < first + group; ++c) expected[c] = (std::clamp(std::nearbyint(y[c] / s) + z, 0.0, 3.0) - z) * s;
+          std::vector<size_t> members;
+          for (size_t c = first; c < first + group; ++c) members.push_back(side == KvSide::kKey ? order[c] : c);
+          const auto less = [&](size_t a, size_t b) { return y[a] < y[b]; };
+          const double lo = 0.8 * y[*std::min_element(members.begin(), members.end(), less)];
+          const double s = (0.8 * y[*std::max_element(members.begin(), members.end(), less)] - lo) / 3, z = std::nearbyint(-lo / s);
+          for (const size_t c : members) expected[c] = (std::clamp(std::nearbyint(y[c] / s) + z, 0.0, 3.0) - z) * s;
         }
         if (side == KvSide::kKey) expected = testing::HadamardBlocksInDouble(expected, static_cast<int>(4 * d));
         for (int head = 0; head < 4; ++head) {
           std::vector<float> tile(16 * d);
-          const kernels::UnitPages<const std::byte> stored{{bytes.data(), nullptr}, head};
+          const kernels::UnitPages<const std::byte> stored{{bytes.data(), nullptr}, head, order.data()};
           Codec().read_tile(side, static_cast<int>(d), stored, static_cast<int>(t / 16 * 16), tile.data());
           for (size_t c = 0; c < d; ++c) {
             const double difference = double{tile[t % 16 * d + c]} - expected[static_cast<size_t>(head) * d + c];
@@ -134,7 +141,7 @@ TEST(RotateKv, ConstantRowsReadBackAndHugeOnesAreRefused) {
 
 TEST(RotateKv, ModelsThatItCannotServeAreRefused) {
   const auto make = [](int kv_heads, int d, const RotaryEmbedding& rotary) {
-    return DataFreeProfile("rotatekv", {.num_layers = 1, .num_query_heads = kv_heads, .num_kv_heads = kv_heads, .head_dim = d}, rotary).status().code();
+    return DataFreeProfile("rotatekv_unordered", {.num_layers = 1, .num_query_heads = kv_heads, .num_kv_heads = kv_heads, .head_dim = d}, rotary).status().code();
   };
   EXPECT_EQ(make(4, 64, testing::PowersOfTenRotary(64, true)), StatusCode::kOk);
   EXPECT_EQ(make(8, 128, testing::PowersOfTenRotary(128, false)), StatusCode::kOk);
@@ -142,6 +149,8 @@ TEST(RotateKv, ModelsThatItCannotServeAreRefused) {
   EXPECT_EQ(make(4, 96, testing::PowersOfTenRotary(96, true)), StatusCode::kUnsupported);
   EXPECT_EQ(make(4, 256, testing::PowersOfTenRotary(256, true)), StatusCode::kUnsupported);
   EXPECT_EQ(make(4, 64, {}), StatusCode::kUnsupported);
+  const KvShape shape{.num_layers = 1, .num_query_heads = 4, .num_kv_heads = 4, .head_dim = 64};
+  EXPECT_EQ(DataFreeProfile("rotatekv", shape, testing::PowersOfTenRotary(64, true)).status().code(), StatusCode::kFailedPrecondition);
 }
 
 TEST(RotateKv, StoresTheBitsOfTheLedger) {

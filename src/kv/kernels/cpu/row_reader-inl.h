@@ -33,6 +33,7 @@ class RowReader {
   explicit RowReader(const AttendPartParams& params)
       : codec_(*params.row_codec), head_dim_(params.head_dim), rotary_(codec_.turns_keys_back ? params.rotary : nullptr) {
     unit_.head = params.head_together;
+    unit_.channel_order = params.channel_order;
   }
 
   // Page i of the run. The other page of its unit is its neighbour in the page table: encoded segments hold whole units.
@@ -146,7 +147,9 @@ inline int DemoteRows(const DemoteSideParams& params) {
     const int failed = RowsOfHead(params, head, rows + static_cast<size_t>(head) * head_values);
     if (failed >= 0) return failed;
   }
-  return codec.encode(params.side, params.head_dim, rows, {{params.encoded, params.second_encoded}});
+  UnitPages<std::byte> unit{{params.encoded, params.second_encoded}};
+  if (!params.row.channel_order.empty()) unit.channel_order = params.row.channel_order.data();
+  return codec.encode(params.side, params.head_dim, rows, unit);
 }
 
 }  // namespace HWY_NAMESPACE
