@@ -50,10 +50,9 @@ class FirstStart(unittest.TestCase):
                     seen.append(health["progress"])
                     time.sleep(0.5)
                 self.assertGreater(len(set(seen)), 3, seen)
-                status, answer = self.ask("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "What is the capital of France?"}],
-                                                                           "temperature": 0, "max_tokens": 20})
+                status, answer = self.ask("POST", "/v1/completions", {"prompt": "The capital of France is", "temperature": 0, "max_tokens": 8})
                 self.assertEqual(status, 200, answer)
-                self.assertIn("Paris", answer["choices"][0]["message"]["content"])
+                self.assertIn("Paris", answer["choices"][0]["text"])
                 print("progress that was seen:", [round(value, 2) for value in seen[:: max(1, len(seen) // 10)]])
             finally:
                 process.send_signal(signal.SIGTERM)

@@ -8,6 +8,7 @@
 #include <boost/asio/dispatch.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/beast/core.hpp>
 #include <boost/beast/http.hpp>
@@ -54,6 +55,34 @@ struct Shared {
 
   std::mutex mutex;
   std::map<asio::ip::address, int> by_address;  // open connections
+};
+
+// A bound on how long operations of a socket take. tcp_stream's own would close the socket, and the client would not hear why.
+class Deadline {
+ public:
+  explicit Deadline(beast::tcp_stream& stream) : stream_(stream), timer_(stream.get_executor()) {}
+  // When it is over, `over` is true and what the socket does ends with an error. `session` is kept meanwhile.
+  void Set(std::chrono::milliseconds time, std::shared_ptr<void> session) {
+    over_ = false;
+    timer_.expires_after(time);
+    timer_.async_wait([this, session = std::move(session), serial = ++serial_](error_code error) {
+      if (error || serial != serial_) return;
+      over_ = true;
+      error_code ignored;
+      stream_.socket().cancel(ignored);
+    });
+  }
+  void Clear() {
+    ++serial_;
+    timer_.cancel();
+  }
+  bool over() const { return over_; }
+
+ private:
+  beast::tcp_stream& stream_;
+  asio::steady_timer timer_;
+  uint64_t serial_ = 0;  // of the last Set or Clear
+  bool over_ = false;
 };
 
 // One connection. Everything but the counters of a responder runs on its strand.
@@ -131,8 +160,9 @@ class Session : public std::enable_shared_from_this<Session> {
     parser_->header_limit(shared_->options.max_header_bytes);
     parser_->body_limit(shared_->options.max_body_bytes);
     // A connection that is kept open may be quiet for long; once a request begins, its header must come soon.
-    stream_.expires_after(Seconds(first ? shared_->options.header_seconds : shared_->options.idle_seconds));
+    read_deadline_.Set(Seconds(first ? shared_->options.header_seconds : shared_->options.idle_seconds), shared_from_this());
     http::async_read_header(stream_, buffer_, *parser_, [self = shared_from_this()](error_code error, size_t) {
+      self->read_deadline_.Clear();
       if (error) return self->FailRead(error, "the header");
       self->version_ = static_cast<int>(self->parser_->get().version());
       self->keep_alive_ = self->parser_->get().keep_alive();
@@ -157,8 +187,9 @@ class Session : public std::enable_shared_from_this<Session> {
   }
 
   void ReadBody() {
-    stream_.expires_after(Seconds(shared_->options.body_seconds));
+    read_deadline_.Set(Seconds(shared_->options.body_seconds), shared_from_this());
     http::async_read_some(stream_, buffer_, *parser_, [self = shared_from_this()](error_code error, size_t) {
+      self->read_deadline_.Clear();
       if (error) return self->FailRead(error, "the body");
       self->parser_->is_done() ? self->Dispatch() : self->ReadBody();
     });
@@ -167,7 +198,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void FailRead(error_code error, const std::string& what) {
     if (error == http::error::header_limit) return Refuse(431, "the header is too large");
     if (error == http::error::body_limit) return Refuse(413, "the body is too large");
-    if (error == beast::error::timeout) {
+    if (read_deadline_.over()) {
       // Nothing of a request has come: an idle connection, closed without a word.
       return parser_->got_some() ? Refuse(408, what + " did not come in time") : Close();
     }
@@ -205,16 +236,32 @@ class Session : public std::enable_shared_from_this<Session> {
     out_.push_back(std::move(bytes));
     if (out_.size() == 1) WriteNext();
   }
+  // What the socket's buffer takes goes at once: most parts need no timer and no completion.
   void WriteNext() {
-    stream_.expires_after(std::chrono::seconds(60));
-    asio::async_write(stream_, asio::buffer(out_.front()), [self = shared_from_this()](error_code error, size_t) {
+    while (!out_.empty()) {
+      const std::string& part = out_.front();
+      const ssize_t count = send(stream_.socket().native_handle(), part.data() + sent_, part.size() - sent_, MSG_DONTWAIT | MSG_NOSIGNAL);
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return Close();
+      if (count < 0) return WriteLater();
+      sent_ += static_cast<size_t>(count);
+      if (sent_ == part.size()) PopWritten();
+    }
+  }
+  void WriteLater() {
+    write_deadline_.Set(std::chrono::seconds(60), shared_from_this());
+    asio::async_write(stream_, asio::buffer(out_.front()) + sent_, [self = shared_from_this()](error_code error, size_t) {
+      self->write_deadline_.Clear();
       if (error) return self->Close();
-      self->unsent_ -= self->out_.front().size();
-      self->out_.pop_front();
-      if (!self->out_.empty()) return self->WriteNext();
-      self->stream_.expires_never();
-      if (self->finished_) self->NextRequest();
+      self->PopWritten();
+      self->WriteNext();
+      if (self->out_.empty() && self->finished_) self->NextRequest();
     });
+  }
+  void PopWritten() {
+    unsent_ -= out_.front().size();
+    out_.pop_front();
+    sent_ = 0;
   }
 
   void SettleAnswer() {
@@ -246,10 +293,13 @@ class Session : public std::enable_shared_from_this<Session> {
     error_code ignored;
     stream_.socket().shutdown(tcp::socket::shutdown_both, ignored);
     stream_.close();
+    read_deadline_.Clear();
+    write_deadline_.Clear();
     if (closed_) std::exchange(closed_, nullptr)();
   }
 
   beast::tcp_stream stream_;
+  Deadline read_deadline_{stream_}, write_deadline_{stream_};
   const std::shared_ptr<Shared> shared_;
   asio::ip::address address_;
   bool counted_ = false;      // among those of its address
@@ -263,6 +313,7 @@ class Session : public std::enable_shared_from_this<Session> {
   uint64_t serial_ = 0;       // of the request
   std::function<void()> closed_;
   std::deque<std::string> out_;
+  size_t sent_ = 0;           // of its first
   uint64_t unsent_ = 0;
 };
 
@@ -317,7 +368,6 @@ void Session::Dispatch() {
   request.body = std::move(parser_->get().body());
   owed_ = is_owing_ = true;
   ++shared_->owed_answers;
-  stream_.expires_never();
   WatchForClose();
   shared_->handler(std::move(request), std::make_shared<Responder>(shared_from_this(), shared_));
 }
