@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "src/base/status_macros.h"
-#include "src/kv/codec/affine/cuda_demote.h"
 #include "src/kv/codec/affine/cuda_feedback.h"
 #include "src/kv/codec/affine/cuda_prefill.h"
 #include "src/kv/codec/affine/device_convert.h"
@@ -113,7 +112,15 @@ Result<std::unique_ptr<DeviceVerbs>> DeviceVerbs::Create(const KvMethod& method,
 
 DeviceVerbs::DeviceVerbs(cudaStream_t stream, int bits) : stream_(stream), id_(++num_device_verbs), bits_(bits) {}
 
-DeviceVerbs::~DeviceVerbs() { cudaStreamSynchronize(stream_); }
+DeviceVerbs::~DeviceVerbs() {
+  cudaStreamSynchronize(stream_);
+  for (const SideStream& side : sides_) {
+    if (side.stream != nullptr) cudaStreamSynchronize(side.stream);
+    if (side.stream != nullptr) cudaStreamDestroy(side.stream);
+    if (side.ended != nullptr) cudaEventDestroy(side.ended);
+  }
+  if (forked_ != nullptr) cudaEventDestroy(forked_);
+}
 
 Status DeviceVerbs::Load(const CodecProfile& profile, const KvCacheConfig& config) {
   shape_ = config.shape;
@@ -148,6 +155,7 @@ Status DeviceVerbs::LoadPhases(const KernelContext& context) {
 
 Status DeviceVerbs::Append(const KernelContext& context, const AppendParams& params) {
   (void)context;
+  OSCAR_TRY(JoinDemotions());
   constexpr int kMostTokens = kPageTokens * (kernels::cuda::kMostStoredPages - 1);
   for (int first = 0; first < params.keys.num_tokens; first += kMostTokens) {
     const int count = std::min(kMostTokens, params.keys.num_tokens - first);
@@ -170,47 +178,8 @@ Status DeviceVerbs::Append(const KernelContext& context, const AppendParams& par
   return {};
 }
 
-Status DeviceVerbs::Demote(const KernelContext& context, const DemoteParams& params) {
-  const LayerConstants& constants = constants_.layer(params.layer);
-  is_unverified_ = true;
-  if (!constants_.uses_feedback()) {
-    std::vector<kernels::cuda::DemoteJob> jobs;
-    for (const DemoteParams::Page& page : params.pages) jobs.push_back({page.bf16_page, page.encoded_page});
-    OSCAR_TRY(jobs_.Upload(jobs, stream_));
-    kernels::cuda::DemotePagesParams demote = {};
-    demote.row_pool = Bytes(params.storage.bf16_pages);
-    demote.code_pool = Bytes(params.storage.encoded_pages);
-    demote.jobs = jobs_.data();
-    demote.status = status_.data();
-    demote.kv_heads = shape_.num_kv_heads;
-    std::copy_n(constants.min_max, 2, demote.sides);
-    demote.first_layer = params.layer;
-    demote.bits = bits_;
-    return FromCuda(affine::LaunchDemote(shape_.head_dim, demote, static_cast<int>(jobs.size()), 1, false, stream_), "demotion");
-  }
-  OSCAR_TRY(LoadPhases(context));
-  affine::FeedbackPagesParams demote = {};
-  demote.row_pool = Bytes(params.storage.bf16_pages);
-  demote.code_pool = Bytes(params.storage.encoded_pages);
-  demote.phases = phases_.data();
-  demote.status = status_.data();
-  demote.layer = params.layer;
-  demote.kv_heads = shape_.num_kv_heads;
-  demote.turning_pairs = static_cast<int32_t>(context.profile->rotary().angles.size());
-  demote.halves = context.profile->rotary().halves ? 1 : 0;
-  std::copy_n(constants.feedback, 2, demote.sides);
-  for (std::size_t first = 0; first < params.pages.size(); first += affine::kMostFeedbackJobs) {
-    const std::size_t count = std::min<std::size_t>(affine::kMostFeedbackJobs, params.pages.size() - first);
-    for (std::size_t i = 0; i < count; ++i) {
-      const DemoteParams::Page& page = params.pages[first + i];
-      demote.jobs[i] = {page.bf16_page, page.encoded_page, page.page_index};
-    }
-    OSCAR_TRY(FromCuda(affine::LaunchFeedback(shape_.head_dim, demote, static_cast<int>(count), stream_, bits_), "demotion"));
-  }
-  return {};
-}
-
 Status DeviceVerbs::Attend(const KernelContext& context, const AttendParams& params) {
+  OSCAR_TRY(JoinDemotions());
   OSCAR_TRY(LoadPhases(context));
   if (is_invariant_) return AttendEach(context, params);
   const int num_sequences = static_cast<int>(params.sequences.size());
@@ -394,6 +363,7 @@ Status DeviceVerbs::GrowDecode(std::size_t num_rows) {
 }
 
 Result<uint64_t> DeviceVerbs::PrepareStep(const KernelContext& context, const AttendParams& params) {
+  OSCAR_TRY(JoinDemotions());
   OSCAR_TRY(LoadPhases(context));
   const int count = static_cast<int>(params.sequences.size());
   OSCAR_TRY(PlanDecodeRun(params, {0, count, 0, count}));
@@ -563,20 +533,24 @@ Result<PageMemory> DeviceVerbs::AllocatePages(std::size_t bytes) {
 }
 
 void DeviceVerbs::CopyPage(std::byte* to, const std::byte* from, std::size_t bytes) {
-  cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_);  // a failure shows in Verify
+  if (!JoinDemotions().ok()) return;  // a failure shows in Verify, as that of the copy
+  cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_);
 }
 
 Status DeviceVerbs::ReadPage(const std::byte* page, std::span<std::byte> out) {
+  OSCAR_TRY(JoinDemotions());
   OSCAR_TRY(FromCuda(cudaMemcpyAsync(out.data(), page, out.size(), cudaMemcpyDeviceToHost, stream_), "read of a page"));
   return FromCuda(cudaStreamSynchronize(stream_), "read of a page");
 }
 
 Status DeviceVerbs::WritePage(std::byte* page, std::span<const std::byte> bytes) {
+  OSCAR_TRY(JoinDemotions());
   OSCAR_TRY(FromCuda(cudaMemcpyAsync(page, bytes.data(), bytes.size(), cudaMemcpyHostToDevice, stream_), "write of a page"));
   return FromCuda(cudaStreamSynchronize(stream_), "write of a page");
 }
 
 Status DeviceVerbs::ReadEncodedPage(const KernelContext& /*context*/, const std::byte* page, std::span<std::byte> out) {
+  OSCAR_TRY(JoinDemotions());
   std::vector<uint8_t> blocks(out.size());
   OSCAR_TRY(FromCuda(cudaMemcpyAsync(blocks.data(), page, blocks.size(), cudaMemcpyDeviceToHost, stream_), "read of a page"));
   OSCAR_TRY(FromCuda(cudaStreamSynchronize(stream_), "read of a page"));
@@ -587,6 +561,7 @@ Status DeviceVerbs::ReadEncodedPage(const KernelContext& /*context*/, const std:
 
 Status DeviceVerbs::Verify(const KernelContext& /*context*/) {
   if (!is_unverified_) return {};
+  OSCAR_TRY(JoinDemotions());
   kernels::cuda::DeviceStatus status = {};
   OSCAR_TRY(FromCuda(cudaMemcpyAsync(&status, status_.data(), sizeof(status), cudaMemcpyDeviceToHost, stream_), "status"));
   OSCAR_TRY(FromCuda(cudaStreamSynchronize(stream_), "a step"));

@@ -1,4 +1,4 @@
-// DeviceVerbs: the verbs of the cache on a CUDA device, in one stream, in separate spaces (method.md 6.1, online mode): BF16
+// DeviceVerbs: the verbs of the cache on a CUDA device, in one stream (and pages that are due, beside it), in separate spaces (method.md 6.1, online mode): BF16
 // rows stay raw, queries go to code space, outputs come back from it. A batch of single queries is one decode launch in which
 // every sequence stands twice, its encoded pages and its BF16 rows, joined as it ends; longer steps go through the prefill kernel.
 // A batch-invariant cache takes every query through decode, with plans that are fixed by each sequence's length.
@@ -27,6 +27,7 @@ class DeviceVerbs final : public KvVerbs {
   // Rows, queries and outputs are device pointers. Errors of values come from Verify.
   Status Append(const KernelContext& context, const AppendParams& params) override;
   Status Demote(const KernelContext& context, const DemoteParams& params) override;
+  Result<bool> DemoteAhead(const KernelContext& context, std::span<const DemoteParams> layers) override;
   Status Attend(const KernelContext& context, const AttendParams& params) override;
   Result<uint64_t> PrepareStep(const KernelContext& context, const AttendParams& params) override;
   Status AttendStep(const KernelContext& context, const AppendParams& append, const AttendParams& attend, const HeadTurn& turn) override;
@@ -50,6 +51,10 @@ class DeviceVerbs final : public KvVerbs {
   DeviceVerbs(cudaStream_t stream, int bits);
   Status Load(const CodecProfile& profile, const KvCacheConfig& config);
   Status LoadPhases(const KernelContext& context);
+  Status LaunchDemotion(const KernelContext& context, const DemoteParams& params, cudaStream_t stream);
+  Status MakeSideStreams();
+  // Lets the stream wait for what DemoteAhead began.
+  Status JoinDemotions();
   Status AttendDecode(const KernelContext& context, const AttendParams& params, const Run& run);
   // Every query as a decode step of its own, several in a launch.
   Status AttendEach(const KernelContext& context, const AttendParams& params);
@@ -81,6 +86,14 @@ class DeviceVerbs final : public KvVerbs {
   cuda::DeviceArray<kernels::cuda::DeviceStatus> status_;
   bool is_unverified_ = false;
   cuda::DeviceArray<kernels::cuda::DemoteJob> jobs_;
+  // A page of one layer has few CTAs: several layers are encoded at a time.
+  struct SideStream {
+    cudaStream_t stream = nullptr;
+    cudaEvent_t ended = nullptr;
+  };
+  std::vector<SideStream> sides_;  // made by the first DemoteAhead
+  cudaEvent_t forked_ = nullptr;
+  bool demotes_ahead_ = false;
   cuda::DeviceArray<float> phases_;  // [phase_pages_, d], as PagePhases
   cuda::DeviceArray<float2> turns_;  // [d / 2, phase_pages_]
   int phase_pages_ = 0;

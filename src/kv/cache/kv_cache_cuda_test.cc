@@ -126,6 +126,11 @@ class Pair {
     }
     return result;
   }
+  void ReserveAndAbandon(SequenceId sequence) {
+    EXPECT_TRUE(cpu_->Reserve(sequence, 1).ok() && device_->Reserve(sequence, 1).ok());
+    cpu_->Abandon(sequence);
+    device_->Abandon(sequence);
+  }
   void Poison() { poison_ = true; }
   KvCache& device() { return *device_; }
   int num_recorded() const { return num_recorded_; }
@@ -164,10 +169,13 @@ TEST(CudaKvCache, PagesAreThoseOfTheCpuAndAttentionIsClose) {
     double worst = 0;
     for (const int tokens : {300, 212, 1, 77, 512}) worst = std::max(worst, pair.Step({first}, {tokens}));
     worst = std::max(worst, pair.Step({first, second}, {1, 130}));
-    for (int i = 0; i < 70; ++i) worst = std::max(worst, pair.Step({first, second}, {1, 1}));
+    for (int i = 0; i < 70; ++i) {
+      if (i % 7 == 3) pair.ReserveAndAbandon(first);  // also while pages are encoded ahead
+      worst = std::max(worst, pair.Step({first, second}, {1, 1}));
+    }
     const SequenceId third = pair.Fork(first);
     for (int i = 0; i < 3; ++i) worst = std::max(worst, pair.Step({second, third, first}, {1, 1, 40 * i + 1}));
-    EXPECT_GT(pair.num_recorded(), 25);  // of 35: some demote a page
+    EXPECT_GE(pair.num_recorded(), 35);  // those that demote a page, too
     // Queries are bf16 on the device.
     EXPECT_LE(worst, 6e-3);
     for (const SequenceId sequence : {first, second, third}) {

@@ -29,6 +29,10 @@ class KvVerbs {
   virtual Status Attend(const KernelContext& context, const AttendParams& params) = 0;
   virtual std::size_t AttendWorkspaceBytes(const KernelContext& context, const AttendParams& params) = 0;
 
+  // Begins to encode pages whose rows are complete, one entry for each layer, beside what runs; every other verb waits for it. False:
+  // nothing was begun, and Demote is to be called layer by layer.
+  virtual Result<bool> DemoteAhead(const KernelContext& /*context*/, std::span<const DemoteParams> /*layers*/) { return false; }
+
   // KvCache::PrepareRecordedStep, of single queries; layer, queries and outputs of `params` do not count. 0: there are no recordings.
   virtual Result<uint64_t> PrepareStep(const KernelContext& /*context*/, const AttendParams& /*params*/) { return uint64_t{0}; }
   // Append of one row of each sequence of PrepareStep, then Attend; table and position of `append` do not count. Keys and queries are

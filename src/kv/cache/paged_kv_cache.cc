@@ -213,6 +213,36 @@ Status PagedKvCache::Reserve(SequenceId id, int num_tokens) {
   }
   std::fill(sequence->layer_appended.begin(), sequence->layer_appended.end(), uint8_t{0});
   if (const auto copy = sequence->step->copy()) CopyBf16Page(copy->from, copy->to);
+  if (const Status begun = DemoteAhead(*sequence); !begun.ok()) {
+    sequence->step.reset();
+    return begun;
+  }
+  return {};
+}
+
+void PagedKvCache::ListDemotions(const Sequence& sequence) {
+  const pool::PageRange range = sequence.step->demotions();
+  demote_pages_.clear();
+  for (int index = range.first; index < range.end; ++index) {
+    demote_pages_.push_back({index, pool::TableEntry(sequence.pages->bf16().page(index).id()), pool::TableEntry(sequence.pages->encoded().page(index).id())});
+  }
+}
+
+// Pages that were full before this step, as in decoding, need not wait for its rows.
+Status PagedKvCache::DemoteAhead(Sequence& sequence) {
+  sequence.is_demoted_ahead = false;
+  const pool::PageRange range = sequence.step->demotions();
+  if (range.size() == 0 || range.end * kPageTokens > sequence.step->first_position()) return {};
+  ListDemotions(sequence);
+  std::vector<DemoteParams> layers(static_cast<std::size_t>(config_.shape.num_layers));
+  for (int layer = 0; layer < config_.shape.num_layers; ++layer) {
+    DemoteParams& demote = layers[static_cast<std::size_t>(layer)];
+    demote.layer = layer;
+    demote.storage = Storage(layer);
+    demote.pages = demote_pages_;
+  }
+  OSCAR_ASSIGN_OR_RETURN(sequence.is_demoted_ahead, verbs_->DemoteAhead(context_, layers));
+  if (sequence.is_demoted_ahead) demoted_pages_ += static_cast<uint64_t>(range.size());
   return {};
 }
 
@@ -256,12 +286,8 @@ Status PagedKvCache::Append(SequenceId id, int layer, RowsView<const float> keys
   // The rows of these pages are complete now. Queries of this step see some of them encoded and, earlier ones, still as
   // BF16: both forms stand until Commit (method.md 5.2).
   const pool::PageRange range = step.demotions();
-  if (range.size() > 0) {
-    demote_pages_.clear();
-    for (int index = range.first; index < range.end; ++index) {
-      demote_pages_.push_back({index, pool::TableEntry(sequence->pages->bf16().page(index).id()),
-                               pool::TableEntry(sequence->pages->encoded().page(index).id())});
-    }
+  if (range.size() > 0 && !sequence->is_demoted_ahead) {
+    ListDemotions(*sequence);
     DemoteParams demote;
     demote.layer = layer;
     demote.storage = append.storage;
@@ -326,7 +352,7 @@ Result<uint64_t> PagedKvCache::PrepareRecordedStep(std::span<const SequenceId> s
   for (const SequenceId id : sequences) {
     OSCAR_ASSIGN_OR_RETURN(const Sequence* const sequence, GetInStep(id, /*layer=*/0));
     const pool::Reservation& step = *sequence->step;
-    if (step.num_tokens() != 1 || step.demotions().size() > 0) return uint64_t{0};
+    if (step.num_tokens() != 1 || (step.demotions().size() > 0 && !sequence->is_demoted_ahead)) return uint64_t{0};
     attend_sequences_.push_back({step.first_position(), 1, sequence->pages->bf16().entries(), sequence->pages->encoded().entries()});
   }
   AttendParams attend;

@@ -81,6 +81,7 @@ class PagedKvCache final : public KvCache, public PrefixCache {
     std::optional<pool::SequencePages> pages;
     std::optional<pool::Reservation> step;  // behind `pages`, so that it is undone first
     std::vector<uint8_t> layer_appended;    // [num_layers] of the step in flight
+    bool is_demoted_ahead = false;          // what the step in flight encodes, in all layers
     uint64_t era = 0;                       // clears before it began
   };
   class ParkedPages;
@@ -98,6 +99,8 @@ class PagedKvCache final : public KvCache, public PrefixCache {
   explicit PagedKvCache(Parts parts);
 
   Status CheckVerbs();
+  void ListDemotions(const Sequence& sequence);  // into demote_pages_
+  Status DemoteAhead(Sequence& sequence);
   const Sequence* Find(SequenceId id) const;  // null when no such sequence lives
   Result<Sequence*> Get(SequenceId id);       // kNotFound instead
   Result<Sequence*> GetIdle(SequenceId id);   // kFailedPrecondition while a step is in flight
