@@ -159,7 +159,7 @@ Status CudaOps::EmitAll() {
 
 // In products of few rows the columns of the matrix unit that belong to a row are the same number of them in the same order whatever
 // stands in the others, so taking all rows in groups makes them independent of their batch.
-bool CudaOps::TakesLibrary(int rows) const { return is_fp8_ || (rows > kMostVectorRows && rounding_ == BatchRounding::kFree); }
+bool CudaOps::TakesLibrary(int rows) const { return rows > kMostVectorRows && rounding_ == BatchRounding::kFree; }
 
 // nodes_[first] and the products of the same rows that follow it directly, in one launch for each group of rows.
 Status CudaOps::EmitProducts(std::size_t first, std::size_t& count) {
@@ -168,6 +168,7 @@ Status CudaOps::EmitProducts(std::size_t first, std::size_t& count) {
   params.in_width = node.a->width;
   params.gain = node.gain;
   params.epsilon = node.epsilon;
+  params.is_fp8 = is_fp8_;
   count = 0;
   while (first + count < nodes_.size() && params.num_jobs < kMostMatrixJobs) {
     const Node& next = nodes_[first + count];
@@ -193,7 +194,7 @@ Status CudaOps::EmitProducts(std::size_t first, std::size_t& count) {
 Status CudaOps::EmitGatedProduct(const Node& node) {
   for (int row = 0; row < node.rows; row += kMostVectorRows) {
     VectorProductParams params = {node.a->data + int64_t{row} * node.a->width, std::min(kMostVectorRows, node.rows - row), node.a->width, 2, {},
-                                  node.gain, node.epsilon};
+                                  node.gain, node.epsilon, is_fp8_};
     params.jobs[0] = {node.matrix, nullptr, nullptr, node.data + int64_t{row} * node.width, node.width};
     params.jobs[1] = {node.second_matrix, nullptr, nullptr, nullptr, node.width};
     OSCAR_TRY(FromCuda(LaunchGatedVectorProduct(params, stream_), "gated product"));

@@ -13,7 +13,7 @@ inline constexpr int kMostVectorRows = 4;
 
 // One matrix of a product: out[m][n] = sum_k x[m][k] W[n][k] + bias[n] + residual[m][n].
 struct MatrixJob {
-  const uint16_t* matrix;  // bf16 [out_width, in_width]
+  const uint16_t* matrix;  // bf16 [out_width, in_width], or Fp8Bytes of it
   const float* bias;       // [out_width] or null
   const float* residual;   // [num_rows, out_width] or null; may be `out`
   float* out;              // [num_rows, out_width]
@@ -29,6 +29,7 @@ struct VectorProductParams {
   MatrixJob jobs[kMostMatrixJobs];
   const float* gain;  // [in_width]: rows are normalised first, as by LaunchRmsNorm; or null
   float epsilon;
+  bool is_fp8;  // the matrices are codes with scales (fp8_kernels.h); in_width a multiple of 16
 };
 cudaError_t LaunchVectorProducts(const VectorProductParams& params, cudaStream_t stream);
 

@@ -18,11 +18,10 @@ constexpr std::size_t Fp8Bytes(int64_t rows, int64_t width) {
   const int64_t padded = (rows + kFp8Rows - 1) / kFp8Rows * kFp8Rows;
   return static_cast<std::size_t>(padded * (width + static_cast<int64_t>(sizeof(float))));
 }
-inline float* Fp8Scales(uint8_t* codes, int rows, int width) {
-  return reinterpret_cast<float*>(codes + int64_t{PaddedFp8Rows(rows)} * width);
-}
+constexpr int64_t Fp8ScalesStart(int rows, int width) { return int64_t{PaddedFp8Rows(rows)} * width; }  // bytes
+inline float* Fp8Scales(uint8_t* codes, int rows, int width) { return reinterpret_cast<float*>(codes + Fp8ScalesStart(rows, width)); }
 inline const float* Fp8Scales(const uint8_t* codes, int rows, int width) {
-  return reinterpret_cast<const float*>(codes + int64_t{PaddedFp8Rows(rows)} * width);
+  return reinterpret_cast<const float*>(codes + Fp8ScalesStart(rows, width));
 }
 
 // [num_rows, width] f32 or bf16 without gaps to codes and scales; zeros in the rows from there to padded_rows.

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <span>
 
 #include "src/base/cuda_memory.h"
 #include "src/base/float_bits.h"
 #include "src/engine/ops/cuda/dense_kernels.h"
+#include "src/engine/ops/cuda/fp8_kernels.h"
 #include "src/testing/seeds.h"
 
 namespace oscar::engine {
@@ -17,6 +19,13 @@ struct Shape {
   int in_width;
   std::vector<int> out_widths;
 };
+
+// The value of an E4M3 code (OCP FP8, revision 1.0).
+double ValueOfE4m3(uint8_t code) {
+  const int exponent = (code >> 3) & 15, mantissa = code & 7;
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return code >= 128 ? -magnitude : magnitude;
+}
 
 // Host and device copies of one case.
 struct Operands {
@@ -30,12 +39,41 @@ struct Operands {
       const auto out = static_cast<size_t>(width);
       const std::vector<float> values = testing::NormalVector(rng, in * out);
       std::vector<uint16_t>& bits = matrices.emplace_back();
-      for (const float value : values) bits.push_back(base::Bf16FromF32(value));
+      std::vector<double>& rounded = weights.emplace_back();
+      for (const float value : values) {
+        bits.push_back(base::Bf16FromF32(value));
+        rounded.push_back(static_cast<double>(base::F32FromBf16(bits.back())));
+      }
       biases.push_back(testing::NormalVector(rng, out));
       residuals.push_back(testing::NormalVector(rng, out * static_cast<size_t>(num_rows)));
       EXPECT_TRUE(device_matrices.emplace_back().Upload(bits, nullptr).ok());
       EXPECT_TRUE(device_biases.emplace_back().Upload(biases.back(), nullptr).ok());
       EXPECT_TRUE(device_outputs.emplace_back().Upload(residuals.back(), nullptr).ok());  // the residual is where the result goes
+    }
+  }
+
+  // The matrices in FP8 from now on, here and on the device.
+  void Quantize() {
+    is_fp8 = true;
+    const int in = shape.in_width;
+    for (size_t job = 0; job < matrices.size(); ++job) {
+      const int rows = shape.out_widths[job];
+      const size_t bytes = Fp8Bytes(rows, in);
+      cuda::DeviceArray<uint16_t> place;
+      ASSERT_TRUE(place.Grow(bytes / 2).ok());
+      auto* const codes = reinterpret_cast<uint8_t*>(place.data());
+      ASSERT_EQ(LaunchQuantizeRows({nullptr, device_matrices[job].data(), codes, Fp8Scales(codes, rows, in), rows, PaddedFp8Rows(rows), in}, nullptr), cudaSuccess);
+      std::vector<uint8_t> all(bytes);
+      ASSERT_EQ(cudaMemcpy(all.data(), codes, bytes, cudaMemcpyDeviceToHost), cudaSuccess);
+      const float* const scales = Fp8Scales(all.data(), rows, in);
+      double worst = 0;
+      for (size_t i = 0; i < weights[job].size(); ++i) {
+        const double value = ValueOfE4m3(all[i]) * static_cast<double>(scales[i / static_cast<size_t>(in)]);
+        worst = std::max(worst, std::abs(value - weights[job][i]) / std::max(std::abs(weights[job][i]), 1e-2 * 448 * static_cast<double>(scales[i / static_cast<size_t>(in)])));
+        weights[job][i] = value;
+      }
+      EXPECT_LE(worst, 1.0 / 16 + 1e-6);  // half a step of three bits
+      device_matrices[job] = std::move(place);
     }
   }
 
@@ -47,6 +85,7 @@ struct Operands {
     params.num_jobs = static_cast<int32_t>(shape.out_widths.size());
     params.gain = has_norm ? device_gain.data() : nullptr;
     params.epsilon = kEpsilon;
+    params.is_fp8 = is_fp8;
     return params;
   }
   double Dot(int row, size_t job, int output, bool has_norm) const {
@@ -57,7 +96,7 @@ struct Operands {
       const double value = values[k];
       squares += value * value;
       sum += value * (has_norm ? static_cast<double>(gain[k]) : 1.0) *
-             static_cast<double>(base::F32FromBf16(matrices[job][static_cast<size_t>(output) * in + k]));
+             weights[job][static_cast<size_t>(output) * in + k];
     }
     return has_norm ? sum / std::sqrt(squares / static_cast<double>(in) + static_cast<double>(kEpsilon)) : sum;
   }
@@ -70,8 +109,10 @@ struct Operands {
   static constexpr float kEpsilon = 1e-5f;
   Shape shape;
   int num_rows;
+  bool is_fp8 = false;
   std::vector<float> x, gain;
   std::vector<std::vector<uint16_t>> matrices;
+  std::vector<std::vector<double>> weights;
   std::vector<std::vector<float>> biases, residuals;
   cuda::DeviceArray<float> device_x, device_gain;
   std::vector<cuda::DeviceArray<uint16_t>> device_matrices;
@@ -87,12 +128,16 @@ bool HasDevice() {
   return cudaGetDeviceCount(&devices) == cudaSuccess && devices > 0;
 }
 
-TEST(CudaVectorProduct, ProductsWithNormBiasAndResidualAreThoseInDouble) {
-  if (!HasDevice()) GTEST_SKIP() << "no CUDA device";
-  for (const Shape& shape : kShapes) {
+// FP8: other edges of units, which have 128 elements.
+const Shape kFp8Shapes[] = {{16, {1}},           {64, {3, 2, 5}},  {576, {576, 192, 192}}, {2064, {7, 65}}, {1040, {9001}},
+                            {4096, {48, 16}},    {5120, {17}},     {12304, {18, 3}}};
+
+void ExpectProductsAreThoseInDouble(std::span<const Shape> shapes, bool is_fp8) {
+  for (const Shape& shape : shapes) {
     for (int rows = 1; rows <= kMostVectorRows; ++rows) {
       for (const bool has_norm : {false, true}) {
-        const Operands operands(shape, rows);
+        Operands operands(shape, rows);
+        if (is_fp8) operands.Quantize();
         VectorProductParams params = operands.Params(has_norm);
         for (size_t job = 0; job < shape.out_widths.size(); ++job) {
           float* const out = operands.device_outputs[job].data();
@@ -117,12 +162,22 @@ TEST(CudaVectorProduct, ProductsWithNormBiasAndResidualAreThoseInDouble) {
   }
 }
 
-TEST(CudaVectorProduct, GatedProductsAreThoseInDouble) {
+TEST(CudaVectorProduct, ProductsWithNormBiasAndResidualAreThoseInDouble) {
   if (!HasDevice()) GTEST_SKIP() << "no CUDA device";
-  for (const Shape& shape : {Shape{8, {1, 1}}, Shape{576, {1537, 1537}}, Shape{2056, {65, 65}}, Shape{12296, {9, 9}}}) {
+  ExpectProductsAreThoseInDouble(kShapes, false);
+}
+
+TEST(CudaVectorProduct, Fp8ProductsAreThoseOfTheCodesInDouble) {
+  if (!HasDevice()) GTEST_SKIP() << "no CUDA device";
+  ExpectProductsAreThoseInDouble(kFp8Shapes, true);
+}
+
+void ExpectGatedProductsAreThoseInDouble(std::span<const Shape> shapes, bool is_fp8) {
+  for (const Shape& shape : shapes) {
     for (int rows = 1; rows <= kMostVectorRows; ++rows) {
       for (const bool has_norm : {false, true}) {
-        const Operands operands(shape, rows);
+        Operands operands(shape, rows);
+        if (is_fp8) operands.Quantize();
         VectorProductParams params = operands.Params(has_norm);
         params.jobs[0] = {operands.device_matrices[0].data(), nullptr, nullptr, operands.device_outputs[0].data(), shape.out_widths[0]};
         params.jobs[1] = {operands.device_matrices[1].data(), nullptr, nullptr, nullptr, shape.out_widths[1]};
@@ -140,6 +195,18 @@ TEST(CudaVectorProduct, GatedProductsAreThoseInDouble) {
       }
     }
   }
+}
+
+TEST(CudaVectorProduct, GatedProductsAreThoseInDouble) {
+  if (!HasDevice()) GTEST_SKIP() << "no CUDA device";
+  const Shape shapes[] = {{8, {1, 1}}, {576, {1537, 1537}}, {2056, {65, 65}}, {12296, {9, 9}}};
+  ExpectGatedProductsAreThoseInDouble(shapes, false);
+}
+
+TEST(CudaVectorProduct, GatedFp8ProductsAreThoseOfTheCodesInDouble) {
+  if (!HasDevice()) GTEST_SKIP() << "no CUDA device";
+  const Shape shapes[] = {{16, {1, 1}}, {576, {1537, 1537}}, {2064, {65, 65}}, {12304, {9, 9}}};
+  ExpectGatedProductsAreThoseInDouble(shapes, true);
 }
 
 TEST(CudaBestLogits, TheLargestOfEachRowTheFirstAtEquals) {
