@@ -16,7 +16,10 @@ constexpr PublishedShape kShapes[] = {
     {"qwen3-8b", "qwen3", 36, 4096, 12288, 32, 8, 128, 151936, 1e6, false},
     {"qwen3-32b", "qwen3", 64, 5120, 25600, 64, 8, 128, 151936, 1e6, false},
     {"llama-3.1-8b", "llama", 32, 4096, 14336, 32, 8, 128, 128256, 5e5, false},
+    {"glm-4.7-rank", "qwen3", 92, 5120, 1728, 12, 1, 128, 18944, 1e6, false},
 };
+// GLM-4.7 is one of eight ranks: an eighth of its 96 query and 8 KV heads and of the vocabulary, and of its experts those that a token takes, 8 of 160
+// and the shared one of 1,536 each, an eighth of their width as one FFN. Steps of one token read what a rank reads; more tokens take more experts there.
 constexpr int kContext = 131072;
 
 class RandomCheckpoint final : public Checkpoint {

@@ -10,7 +10,7 @@
 
 namespace oscar::engine {
 
-// shape: "qwen3-4b", "qwen3-8b", "qwen3-32b" or "llama-3.1-8b"; sizes from the published configurations. Weights are those the
+// shape: "qwen3-4b", "qwen3-8b", "qwen3-32b", "llama-3.1-8b" or "glm-4.7-rank"; sizes from the published configurations. Weights are those the
 // model asks for, with Weight::is_random; no tokenizer. kInvalidArgument for another name, listing these.
 Result<std::unique_ptr<Checkpoint>> MakeRandomCheckpoint(std::string_view shape);
 
