@@ -73,8 +73,9 @@ class CommandLine(ErrorCase):
         for args, part in ((["--sink", "65"], "--sink 65"), (["--recent", "-64"], "--recent -64"), (["-t", "-1"], "--threads -1"),
                            (["-c", "-5"], "--ctx -5"), (["--temperature", "-1"], "--temperature -1"), (["--top-p", "2"], "--top-p 2"), (["-n", "-1"], "--max-tokens -1"),
                            (["--stop", ""], "--stop"), (["--seed", "-1"], "--seed"), (["--seed", "18446744073709551616"], "18446744073709551616"),
-                           (["--weights", "f16"], '"f16": must be one of f32, stored'), (["--device", "gpu"], "cpu, cuda")):
+                           (["--weights", "f16"], '"f16": must be one of f32, fp8, stored'), (["--device", "gpu"], "cpu, cuda")):
             self.assert_one_line_error(run("run", "-m", "x", "-p", "hi", *args), 2, part)
+        self.assert_one_line_error(run("run", "-m", "x", "-p", "hi", "--weights", "fp8"), 1, "--device cuda")
 
 
 class HostileFiles(ErrorCase):
