@@ -75,7 +75,7 @@ class CommandLine(ErrorCase):
                            (["--stop", ""], "--stop"), (["--seed", "-1"], "--seed"), (["--seed", "18446744073709551616"], "18446744073709551616"),
                            (["--weights", "f16"], '"f16": must be one of f32, fp8, stored'), (["--device", "gpu"], "cpu, cuda")):
             self.assert_one_line_error(run("run", "-m", "x", "-p", "hi", *args), 2, part)
-        self.assert_one_line_error(run("run", "-m", "x", "-p", "hi", "--weights", "fp8"), 1, "--device cuda")
+        self.assert_one_line_error(run("run", "-m", "x", "-p", "hi", "--weights", "fp8"), 2, "--device cuda")
 
 
 class HostileFiles(ErrorCase):
