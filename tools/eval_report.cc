@@ -69,11 +69,22 @@ std::string StateOf(const fs::path& path) {
   return fmt::format("{} bytes, changed {}", bytes, std::chrono::duration_cast<std::chrono::seconds>(changed.time_since_epoch()).count());
 }
 
+// The profiles that methods name, or that lie beside the model.
+std::string StateOfProfiles(const std::vector<std::string>& methods, const fs::path& model) {
+  std::string states;
+  for (const std::string& method : methods) {
+    const size_t equals = method.find('=');
+    if (equals != std::string::npos) states += method + ": " + StateOf(method.substr(equals + 1)) + "; ";
+    else if (engine::IsCalibrated(method)) states += method + ": " + StateOf(engine::ModelCache::ProfilePath(model, method)) + "; ";
+  }
+  return states;
+}
+
 // What the plan was made from: a folder with another plan is not gone on with.
 nlohmann::ordered_json SettingsOf(const ReportArguments& arguments) {
   const auto model = engine::ModelCache().Resolve(arguments.engine.model);
   return {{"model", arguments.engine.model}, {"model_file", model.ok() ? StateOf(*model) : ""}, {"text_files", StateOf(arguments.text)},
-          {"code_files", StateOf(arguments.code)}, {"minutes", arguments.minutes}, {"methods", arguments.methods}, {"text", arguments.text}, {"code", arguments.code},
+          {"code_files", StateOf(arguments.code)}, {"minutes", arguments.minutes}, {"methods", arguments.methods}, {"profile_files", model.ok() ? StateOfProfiles(arguments.methods, *model) : ""}, {"text", arguments.text}, {"code", arguments.code},
           {"suite", arguments.suite}, {"data", arguments.data}, {"data_file", StateOf(arguments.data)}, {"window", arguments.window},
           {"device", arguments.engine.device == engine::Device::kCuda ? "cuda" : "cpu"}, {"weights", std::string(NameOf(arguments.engine.weights))}, {"sink", arguments.engine.sink}, {"recent", arguments.engine.recent}, {"version", std::string(kVersion)}};
 }
@@ -125,7 +136,11 @@ Result<nlohmann::ordered_json> MakePlan(const ReportArguments& arguments, const 
   for (const std::string& method : arguments.methods) {  // METHOD=PROFILE is no calibrated method's name: what it names is there
     const bool fits = engine::IsCalibrated(method) && !fs::exists(engine::ModelCache::ProfilePath(engine->model_path(), method));
     inputs.methods.push_back({method, fits});
-    if (!fits) OSCAR_TRY(SetUpMethods("eval report", *engine, {method}).status());  // what cannot run is known before minutes of work
+    if (fits) continue;
+    // What cannot run, on this device above all, is known before minutes of work.
+    OSCAR_ASSIGN_OR_RETURN(std::vector<engine::KvSetup> setups, SetUpMethods("eval report", *engine, {method}));
+    auto cache = engine->NewCache(setups.front(), kPageTokens);
+    if (!cache.ok()) return cache.status().WithContext("--kv " + method);
   }
   OSCAR_ASSIGN_OR_RETURN(const std::vector<ReportStep> steps, PlanReport(inputs, budget));
   double planned = 0;

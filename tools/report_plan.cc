@@ -180,7 +180,8 @@ class Planner {
 
   // Of int2:oscar with all its sweeps when it is among the methods and the budget has them; else the windows of the last method.
   void PlanAblation() {
-    const auto is_oscar = [](const ReportInputs::Method& method) { return method.name == "int2:oscar" || method.name.starts_with("int2:oscar="); };
+    const auto is_oscar = [](const ReportInputs::Method& method) { return method.name == "int2:oscar"; };
+    // With a profile of its own nothing is to be fitted: then only the windows can be swept.
     const bool has_oscar = std::any_of(inputs_.methods.begin(), inputs_.methods.end(), is_oscar);
     Windows windows = FitWindows(kAblationShare, kMethodCost * kAblationSettings);
     const bool all = has_oscar && windows.seconds <= 2 * kAblationShare * budget_.seconds;

@@ -51,8 +51,9 @@ Status FindOrMakeProfile(const ServeArguments& arguments, engine::Server& server
   }
   fmt::print(stderr, "oscar serve: no profile of {} for this model yet: calibrating, once, into {}\n", options.kv, path.filename().string());
   engine::EngineOptions plain = options;
-  plain.device = engine::Device::kCpu;  // where the rows can be seen
+  plain.device = engine::Device::kCpu;  // the same profile wherever it is served
   plain.deterministic = false;
+  if (plain.weights == engine::WeightPrecision::kFp8) plain.weights = engine::WeightPrecision::kStored;
   OSCAR_ASSIGN_OR_RETURN(const std::unique_ptr<engine::Engine> engine, engine::Engine::OpenModel(plain));
   engine::CalibrationRequest request;
   request.method = options.kv;

@@ -159,20 +159,23 @@ class Eval(CalibratedModel):
 
     def test_a_report_answers_a_task_suite_and_takes_profiles_by_name(self):
         data, page, work = self.folder / "one.jsonl", self.folder / "suite.html", self.folder / "suite.work"
+        profile = shutil.copy(self.profile, self.folder / "named.profile")
         data.write_text(json.dumps({"task_id": "own/0", "prompt": "def add(a, b):\n    \"\"\"Return the sum of a and b.\"\"\"\n", "entry_point": "add",
                                     "canonical_solution": "    return a + b\n", "test": "def check(candidate):\n    assert candidate(2, 3) == 5\n"}) + "\n")
-        args = ("eval", "report", "-m", self.model, "--kv", f"int2:balanced={self.profile}", "--minutes", "0.02", "-o", page)
+        args = ("eval", "report", "-m", self.model, "--kv", f"int2:balanced={profile}", "--minutes", "0.02", "-o", page)
         result = run(*args, "--window", "640", "--suite", "humaneval", "--data", data)
         self.assertEqual(result.returncode, 0, result.stderr)
         plan = json.loads((work / "plan.json").read_text())
         self.assertEqual([step["name"] for step in plan["steps"]], ["kl_prose", "needle", "tasks", "error_chain", "basis", "ablation"])
-        self.assertIn(f"int2:balanced={self.profile}", plan["steps"][0]["command"])
+        self.assertIn(f"int2:balanced={profile}", plan["steps"][0]["command"])
         self.assertEqual({row["window_tokens"] for row in json.loads((work / "kl_prose.json").read_text())["methods"]}, {640})
         answered = json.loads((work / "tasks.json").read_text())
         self.assertEqual([(row["kv"], row["answers"]) for row in answered["methods"]], [("bf16", 1), ("int2:balanced", 1)])
         self.assertEqual(len((work / "tasks.jsonl").read_text().splitlines()), 3)  # the settings, and an answer each
         self.assertIn("Answers to humaneval", page.read_text())
         self.assert_one_line_error(run(*args, "--suite", "humaneval"), 2, "--suite", "--data")
+        profile.write_bytes(profile.read_bytes() + b" ")
+        self.assert_one_line_error(run(*args, "--window", "640", "--suite", "humaneval", "--data", data), 1, "plan.json", "profile_files", "--work")
         self.assert_one_line_error(run(*args, "--work", self.folder / "other", "--suite", "humaneval", "--data", self.folder / "absent.jsonl"), 1, "absent.jsonl")
         self.assert_one_line_error(run(*args, "--work", self.folder / "other", "--window", "100"), 2, "--window 100")
         self.assertFalse((self.folder / "other").exists())

@@ -25,7 +25,8 @@ std::string FingerprintOf(const Engine& engine, const KvSetup& setup) {
   const KvWindows windows = engine.WindowsOf(setup);
   base::Sha256 hash;
   hash.Update(std::string(kVersion) + "\n" + engine.identity().fingerprint + "\n" + setup.method.name() + "\n" + std::to_string(windows.sink) + " " +
-              std::to_string(windows.recent) + (engine.options().deterministic ? "\ndeterministic" : ""));
+              std::to_string(windows.recent) + (engine.options().deterministic ? "\ndeterministic" : "") + "\n" + std::to_string(static_cast<int>(engine.options().weights)) + " " +
+              std::to_string(static_cast<int>(engine.options().device)));
   return "fp_" + base::HexFromDigest(hash.Finish()).substr(0, 12);
 }
 

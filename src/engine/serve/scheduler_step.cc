@@ -64,7 +64,8 @@ int Scheduler::ChunkTokens(const Running& running, int room) const {
 }
 
 std::optional<std::vector<TokenDraw>> Scheduler::PlanDraws() {
-  if (!engine_.model().draws_tokens()) return std::nullopt;
+  // Whether the device draws depends on all members of a step: where answers may not, the host draws always.
+  if (!engine_.model().draws_tokens() || engine_.options().deterministic) return std::nullopt;
   std::vector<TokenDraw> draws;
   for (size_t i = 0; i < members_.size(); ++i) {
     Running& running = *members_[i];

@@ -170,12 +170,12 @@ TEST(CudaKvCache, PagesAreThoseOfTheCpuAndAttentionIsClose) {
     for (const int tokens : {300, 212, 1, 77, 512}) worst = std::max(worst, pair.Step({first}, {tokens}));
     worst = std::max(worst, pair.Step({first, second}, {1, 130}));
     for (int i = 0; i < 70; ++i) {
-      if (i % 7 == 3) pair.ReserveAndAbandon(first);  // also while pages are encoded ahead
+      if (i % 7 == 6) pair.ReserveAndAbandon(first);  // at i = 48 while a page is encoded ahead
       worst = std::max(worst, pair.Step({first, second}, {1, 1}));
     }
     const SequenceId third = pair.Fork(first);
     for (int i = 0; i < 3; ++i) worst = std::max(worst, pair.Step({second, third, first}, {1, 1, 40 * i + 1}));
-    EXPECT_GE(pair.num_recorded(), 35);  // those that demote a page, too
+    EXPECT_EQ(pair.num_recorded(), 36);  // the one that demotes a page, too
     // Queries are bf16 on the device.
     EXPECT_LE(worst, 6e-3);
     for (const SequenceId sequence : {first, second, third}) {
@@ -192,7 +192,7 @@ TEST(CudaKvCache, AFewStepsOfASmallShape) {
     SCOPED_TRACE(method);
     Pair pair(method, {1, 4, 2, 64}, 2);
     const SequenceId first = pair.NewSequence(), second = pair.NewSequence();
-    double worst = pair.Step({first}, {450});
+    double worst = pair.Step({first}, {508});  // a page is encoded ahead in the fourth step
     for (int i = 0; i < 6; ++i) worst = std::max(worst, pair.Step({first, second}, {1, 1}));
     EXPECT_GT(pair.num_recorded(), 1);
     EXPECT_LE(worst, 6e-3);

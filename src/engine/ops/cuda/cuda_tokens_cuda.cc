@@ -14,6 +14,7 @@ using cuda::FromCuda;
 
 namespace {
 constexpr size_t kRowsDrawnAtOnce = 64;  // bounds the scratch of keys
+constexpr size_t kChangesStep = 4096;
 }  // namespace
 
 Status CudaOps::ReadDrawn(std::span<uint64_t> drawn) {
@@ -53,9 +54,11 @@ Status CudaOps::DrawTokens(std::span<const TokenDraw> draws, std::span<DrawnToke
   }
   const auto width = static_cast<size_t>(logits_width_);
   OSCAR_TRY(draw_rows_.Upload(rows, stream_));
+  // In steps: penalties change one logit more with each new token, and an allocation waits for the whole device.
+  OSCAR_TRY(logit_changes_.Grow((changes.size() + kChangesStep - 1) / kChangesStep * kChangesStep));
   OSCAR_TRY(logit_changes_.Upload(changes, stream_));
   OSCAR_TRY(drawn_.Grow(tokens.size()));
-  OSCAR_TRY(draw_keys_.Grow(std::min(tokens.size(), kRowsDrawnAtOnce) * width));
+  OSCAR_TRY(draw_keys_.Grow(kRowsDrawnAtOnce * width));
   for (size_t first = 0; first < rows.size(); first += kRowsDrawnAtOnce) {
     const TokenDrawParams params = {logits_.data() + first * width, draw_rows_.data() + first, logit_changes_.data(), draw_keys_.data(),
                                     drawn_.data() + first, static_cast<int32_t>(std::min(kRowsDrawnAtOnce, rows.size() - first)), logits_width_};

@@ -14,6 +14,9 @@ __device__ __forceinline__ float At(const QuantizeRowsParams& params, int64_t i)
   return params.x != nullptr ? params.x[i] : __uint_as_float(static_cast<uint32_t>(params.bf16[i]) << 16);
 }
 
+// The larger one; NaN if one is.
+__device__ __forceinline__ float Larger(float a, float b) { return b > a || b != b ? b : a; }
+
 // One CTA per row.
 __global__ void __launch_bounds__(kThreads) QuantizeRowsKernel(const QuantizeRowsParams params) {
   __shared__ float parts[kThreads / 32];
@@ -27,16 +30,15 @@ __global__ void __launch_bounds__(kThreads) QuantizeRowsKernel(const QuantizeRow
     return;
   }
   float largest = 0.0f;
-  for (int i = thread; i < params.width; i += kThreads) largest = fmaxf(largest, fabsf(At(params, start + i)));
-  for (int mask = 16; mask > 0; mask >>= 1) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, mask));
+  for (int i = thread; i < params.width; i += kThreads) largest = Larger(largest, fabsf(At(params, start + i)));
+  for (int mask = 16; mask > 0; mask >>= 1) largest = Larger(largest, __shfl_xor_sync(~0u, largest, mask));
   if (thread % 32 == 0) parts[thread / 32] = largest;
   __syncthreads();
   largest = parts[thread % (kThreads / 32)];
-  for (int mask = 4; mask > 0; mask >>= 1) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, mask));
-  // Rows too small for a scale are zeros.
-  const float scale = largest > 1e-30f ? largest / kLargest : 1.0f;
+  for (int mask = 4; mask > 0; mask >>= 1) largest = Larger(largest, __shfl_xor_sync(~0u, largest, mask));
+  // Rows too small for a scale are zeros. One that is not finite makes the scale NaN or infinite: whoever reads the product sees it.
+  const float scale = largest <= 1e-30f ? 1.0f : largest / kLargest;
   if (thread == 0) params.scales[blockIdx.x] = scale;
-  // NaN stays NaN, and infinity becomes it: what reads the product sees it.
   for (int i = thread; i < params.width; i += kThreads) {
     params.codes[start + i] = __nv_cvt_float_to_fp8(At(params, start + i) / scale, __NV_SATFINITE, __NV_E4M3);
   }
