@@ -91,6 +91,8 @@ class Answers(unittest.TestCase):
         for more, code, param in (({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": {"type": "number", "multipleOf": 3}}}},
                                    "unsupported_schema", "response_format.json_schema.schema"),
                                   ({"response_format": {"type": "xml"}}, "invalid_value", "response_format.type"),
+                                  ({"response_format": {"type": "json_object"}, "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "strange"}}}]},
+                                   "unsupported_schema", "tools"),
                                   ({"structured_outputs": {"regex": "("}}, "invalid_grammar", "structured_outputs.regex"),
                                   ({"structured_outputs": {"grammar": "root ::= root"}}, "invalid_grammar", "structured_outputs.grammar"),
                                   ({"structured_outputs": {"regex": "((a{1000}){1000}){1000}"}}, "schema_too_complex", "structured_outputs.regex"),

@@ -50,7 +50,8 @@ Result<E> ConstraintText(const Constraint& constraint, RuleSet* rules, std::vect
   return E::Bytes("");
 }
 
-Result<RuleSet> RulesOf(const AnswerDemand& demand, std::vector<std::string>* ignored) {
+// `in_tools`: an error is one of the tools.
+Result<RuleSet> RulesOf(const AnswerDemand& demand, std::vector<std::string>* ignored, bool* in_tools) {
   RuleSet rules;
   std::vector<E> answers;
   if (demand.constraint.kind != Constraint::Kind::kNone && demand.tools.choice != ToolUse::Choice::kRequired) {
@@ -60,7 +61,9 @@ Result<RuleSet> RulesOf(const AnswerDemand& demand, std::vector<std::string>* ig
   if (demand.tools.choice != ToolUse::Choice::kNone) {
     // The constraint's text stands instead of a call, not around it.
     const CallDemand calls{demand.tools, demand.parser, /*no_text=*/demand.constraint.kind != Constraint::Kind::kNone};
+    *in_tools = true;
     OSCAR_ASSIGN_OR_RETURN(E text, CallText(calls, &rules, ignored));
+    *in_tools = answers.empty();  // of what follows: the tools are all there is
     answers.push_back(std::move(text));
   }
   E answer = E::Rule(rules.Add("answer", E::Choice(std::move(answers))));
@@ -74,9 +77,9 @@ Result<RuleSet> RulesOf(const AnswerDemand& demand, std::vector<std::string>* ig
   return rules;
 }
 
-ApiError ErrorOf(const AnswerDemand& demand, const Status& status) {
-  const std::string param = demand.constraint.kind != Constraint::Kind::kNone ? demand.constraint.param : "tools";
-  const bool is_schema = demand.constraint.kind == Constraint::Kind::kSchema || param == "tools";
+ApiError ErrorOf(const AnswerDemand& demand, bool in_tools, const Status& status) {
+  const std::string param = in_tools ? "tools" : demand.constraint.param;
+  const bool is_schema = in_tools || demand.constraint.kind == Constraint::Kind::kSchema;
   const char* code = status.code() == StatusCode::kResourceExhausted ? "schema_too_complex" : is_schema ? "unsupported_schema" : "invalid_grammar";
   return ApiError::Invalid(code, param, param + ": " + Quoted(status.message()));
 }
@@ -100,12 +103,13 @@ std::variant<AnswerGrammar, ApiError> AnswerGrammars::For(const AnswerDemand& de
     trie = kept;
   }
   AnswerGrammar made;
-  const Result<RuleSet> rules = RulesOf(demand, &made.ignored);
-  if (!rules.ok()) return ErrorOf(demand, rules.status());
+  bool in_tools = false;
+  const Result<RuleSet> rules = RulesOf(demand, &made.ignored, &in_tools);
+  if (!rules.ok()) return ErrorOf(demand, in_tools, rules.status());
   const auto compiled = grammar::Grammar::Create(*rules, std::move(trie));
-  if (!compiled.ok()) return ErrorOf(demand, compiled.status());
+  if (!compiled.ok()) return ErrorOf(demand, in_tools, compiled.status());
   // The first mask is made here, not between two steps; a grammar that cannot afford one is refused before it runs.
-  if (const auto mask = grammar::GrammarMatcher(*compiled).Mask(); !mask.ok()) return ErrorOf(demand, {StatusCode::kResourceExhausted, mask.status().message()});
+  if (const auto mask = grammar::GrammarMatcher(*compiled).Mask(); !mask.ok()) return ErrorOf(demand, in_tools, {StatusCode::kResourceExhausted, mask.status().message()});
   made.grammar = *compiled;
   const std::lock_guard lock(mutex_);
   kept_.emplace_front(std::move(key), made);
