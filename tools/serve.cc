@@ -79,8 +79,9 @@ Status Plan(ServeArguments& arguments, engine::Engine& engine) {
   needs.recent = arguments.engine.recent;
   needs.trained_context = engine.model().config().max_context;
   needs.step_tokens = scheduler.step_tokens;
-  const uint64_t available = engine::AvailableMemory(), weights = engine.model().weight_bytes();
-  needs.memory_bytes = arguments.kv_bytes ? static_cast<uint64_t>(*arguments.kv_bytes) : (available > weights ? available - weights : 0) / 2;
+  const uint64_t on_host = engine::AvailableMemory(), weights = engine.model().weight_bytes();
+  const uint64_t left = engine.model().free_device_memory().value_or(on_host > weights ? on_host - weights : 0);
+  needs.memory_bytes = arguments.kv_bytes ? static_cast<uint64_t>(*arguments.kv_bytes) : left / 2;
   needs.context = arguments.engine.context;
   needs.max_running = std::max(0, arguments.max_running.value_or(0));
   needs.kv_tokens = std::max<int64_t>(0, scheduler.kv_tokens);

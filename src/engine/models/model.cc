@@ -126,6 +126,7 @@ class LoadedModel final : public Model {
     const ModelWeights& weights = context_.weights;
     return weight_bytes() - (weights.output == weights.token_embedding ? 0 : weights.token_embedding->bytes.size());
   }
+  std::optional<uint64_t> free_device_memory() const override { return ops_->free_device_memory(); }
   Result<MomentAccumulator> NewMoments(const OscarFitOptions& options) override { return ops_->NewMoments(context_.config.kv, options); }
   Result<BalancedMoments> NewBalancedMoments(int64_t expected_tokens) override {
     return ops_->NewBalancedMoments(context_.config.kv, rotary(), expected_tokens);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -90,6 +91,8 @@ class Model {
   virtual uint64_t weight_bytes() const = 0;
   // Those that a step of one token reads: without an embedding table that is not the output matrix, too.
   virtual uint64_t step_weight_bytes() const = 0;
+  // Bytes that a device with memory of its own has left; none where caches take the host's.
+  virtual std::optional<uint64_t> free_device_memory() const { return std::nullopt; }
   // Moments that take the rows of an observer with takes_device_rows; they must be destroyed before the model. Errors as
   // CheckOscarFit and CheckBalancedFit; kUnsupported for a shape that the device cannot take.
   virtual Result<MomentAccumulator> NewMoments(const OscarFitOptions& options) = 0;

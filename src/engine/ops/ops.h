@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "oscar/calibrate.h"
@@ -80,6 +81,8 @@ class Ops {
   virtual Status Place(const Weight& weight) = 0;
   // Memory for slots where the verbs run; it lives as long as this. kResourceExhausted.
   virtual Result<float*> AllocateSlots(std::size_t num_floats) = 0;
+  // Bytes that a device with memory of its own has left, weights and slots in place; none where caches take the host's.
+  virtual std::optional<uint64_t> free_device_memory() const { return std::nullopt; }
   // Whether the caller may read slots (kLogits may always be read).
   virtual bool slots_on_host() const = 0;
   // A cache that takes its rows from slots and writes to them. Errors as KvCache::Create.

@@ -36,7 +36,7 @@ struct HttpRequest {
 
 using HttpFields = std::vector<std::pair<std::string, std::string>>;
 
-// The answer to one request. Thread-safe. A request whose responder is dropped unanswered gets 500.
+// The answer to one request. Thread-safe. A request whose responder is dropped unanswered gets 500. It must be gone before the server is.
 class HttpResponder {
  public:
   virtual ~HttpResponder() = default;

@@ -89,6 +89,7 @@ TEST(HttpServer, AClientThatDoesNotReadIsCut) {
   client.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_LT(client.Read().size(), 20'000'000u);
   server->Stop();
+  held.reset();  // no responder outlives its server
 }
 
 TEST(HttpServer, WhatDoesNotComeInTimeEndsIn408AndAnIdleConnectionWithoutAWord) {

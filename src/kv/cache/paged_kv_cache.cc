@@ -242,7 +242,6 @@ Status PagedKvCache::DemoteAhead(Sequence& sequence) {
     demote.pages = demote_pages_;
   }
   OSCAR_ASSIGN_OR_RETURN(sequence.is_demoted_ahead, verbs_->DemoteAhead(context_, layers));
-  if (sequence.is_demoted_ahead) demoted_pages_ += static_cast<uint64_t>(range.size());
   return {};
 }
 
@@ -293,7 +292,6 @@ Status PagedKvCache::Append(SequenceId id, int layer, RowsView<const float> keys
     demote.storage = append.storage;
     demote.pages = demote_pages_;
     OSCAR_TRY(verbs_->Demote(context_, demote));
-    if (layer + 1 == config_.shape.num_layers) demoted_pages_ += static_cast<uint64_t>(range.size());
   }
   appended = 1;
   return {};
@@ -409,6 +407,7 @@ Status PagedKvCache::Commit(SequenceId id, int num_tokens) {
                                                  " has been appended"};
   }
   OSCAR_TRY(verbs_->Verify(context_));
+  if (num_tokens > 0) demoted_pages_ += static_cast<uint64_t>(sequence->step->demotions().size());
   sequence->step->Commit(num_tokens);
   sequence->step.reset();
   recorded_sequences_.clear();

@@ -32,6 +32,7 @@ class CudaOps final : public Ops {
 
   Executor& executor() override { return executor_; }
   bool slots_on_host() const override { return false; }
+  std::optional<uint64_t> free_device_memory() const override;
   Status Place(const Weight& weight) override;
   Result<float*> AllocateSlots(std::size_t num_floats) override;
   Result<std::unique_ptr<KvCache>> NewCache(const KvMethod& method, CodecProfile profile, const KvCacheConfig& config) override;

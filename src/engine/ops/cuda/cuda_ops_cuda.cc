@@ -122,6 +122,12 @@ Status CudaOps::Place(const Weight& weight) {
   return {};
 }
 
+std::optional<uint64_t> CudaOps::free_device_memory() const {
+  size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) != cudaSuccess) cudaGetLastError();  // 0: whoever asks has to say a size
+  return uint64_t{free};
+}
+
 Result<float*> CudaOps::AllocateSlots(std::size_t num_floats) {
   cuda::DeviceArray<float> memory;
   OSCAR_TRY(memory.Grow(num_floats));
