@@ -113,6 +113,11 @@ class Planner {
     ReportStep step{name, std::move(title), Words(std::move(command)), name + ".json", "", windows.seconds};
     step.arguments.insert(step.arguments.end(), {"--kv", methods, "--window", std::to_string(windows.window), "--windows", std::to_string(windows.count)});
     if (!is_basis) AddCacheWindows(step.arguments);
+    Finish(std::move(step), text);
+  }
+
+  // The text where there is one, and a result in JSON.
+  void Finish(ReportStep step, const std::string& text) {
     if (!text.empty()) step.arguments.insert(step.arguments.end(), {"--text", text});
     step.arguments.push_back("--json");
     steps_.push_back(std::move(step));
@@ -144,9 +149,7 @@ class Planner {
     step.arguments.insert(step.arguments.end(), {"--task", fmt::format("{}", fmt::join(tasks, ",")), "--kv", "bf16," + Names(false), "--lengths",
                                                  std::to_string(length), "--samples", std::to_string(samples)});
     AddCacheWindows(step.arguments);
-    if (!inputs_.text.empty()) step.arguments.insert(step.arguments.end(), {"--text", inputs_.text});
-    step.arguments.push_back("--json");
-    steps_.push_back(std::move(step));
+    Finish(std::move(step), inputs_.text);
   }
 
   // As many items of the suite as its share has, spread over the file.
@@ -158,8 +161,7 @@ class Planner {
     step.arguments.insert(step.arguments.end(), {"--suite", inputs_.suite, "--data", inputs_.data, "--limit", std::to_string(items), "--kv", "bf16," + Names(false),
                                                  "--python", inputs_.python, "--records", (inputs_.work / "tasks.jsonl").string()});
     AddCacheWindows(step.arguments);
-    step.arguments.push_back("--json");
-    steps_.push_back(std::move(step));
+    Finish(std::move(step), "");
   }
 
   // Codes in one text of the longest power of two that the budget has, bf16 first.
@@ -173,9 +175,7 @@ class Planner {
     step.arguments.insert(step.arguments.end(), {"--kv", "bf16," + Names(false), "--lengths", std::to_string(length), "--codes", std::to_string(codes), "--texts",
                                                  std::to_string(texts)});
     AddCacheWindows(step.arguments);
-    if (!inputs_.text.empty()) step.arguments.insert(step.arguments.end(), {"--text", inputs_.text});
-    step.arguments.push_back("--json");
-    steps_.push_back(std::move(step));
+    Finish(std::move(step), inputs_.text);
   }
 
   // Of int2:oscar with all its sweeps when it is among the methods and the budget has them; else the windows of the last method.

@@ -124,8 +124,7 @@ class ShadowCache {
     const int first = token - (token - sink_) % codec.unit_tokens, in_unit = token - first;
     kernels::UnitPages<const std::byte> unit;
     unit.head = kv_head % codec.heads_together;
-    const std::span<const uint16_t> order = context_.profile->row(layer_, kv_head - unit.head, side).channel_order;
-    if (!order.empty()) unit.channel_order = order.data();
+    unit.channel_order = context_.profile->row(layer_, kv_head - unit.head, side).channel_order;
     for (int k = 0; k < codec.unit_tokens / kPageTokens; ++k) {
       const auto id = static_cast<size_t>(sequence.encoded_table[static_cast<size_t>(first / kPageTokens + k)]);
       unit.pages[k] = storage_.encoded_pages + id * storage_.encoded_page_stride +

@@ -53,8 +53,7 @@ class UnitReader {
     }
     kernels::UnitPages<const std::byte> unit;
     unit.head = head_ % codec->heads_together;
-    const std::span<const uint16_t> order = params_.profile->row(params_.layer, head_ - unit.head, side_).channel_order;
-    if (!order.empty()) unit.channel_order = order.data();
+    unit.channel_order = params_.profile->row(params_.layer, head_ - unit.head, side_).channel_order;
     for (int k = 0; k < params_.codec->encode_tokens / kPageTokens; ++k) unit.pages[k] = PageOf(k, head_ - unit.head);
     for (int t = 0; t < codec->unit_tokens; t += kernels::kRowTileTokens) {
       codec->read_tile(side_, head_dim_, unit, t, rows.data() + static_cast<std::size_t>(t) * static_cast<std::size_t>(head_dim_));

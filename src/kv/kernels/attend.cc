@@ -110,8 +110,7 @@ class AttendRun {
         call.head_together = tile.kv_head % call.row_codec->heads_together;
         call.pages -= static_cast<size_t>(call.head_together) * kernels_.encoded_head_bytes;
         call.rotary = &context_.profile->rotary();
-        const std::span<const uint16_t> order = context_.profile->row(params_.layer, tile.kv_head - call.head_together, KvSide::kKey).channel_order;
-        call.channel_order = order.empty() ? nullptr : order.data();
+        call.channel_order = context_.profile->row(params_.layer, tile.kv_head - call.head_together, KvSide::kKey).channel_order;
       }
       if (!context_.profile->row(params_.layer, tile.kv_head, KvSide::kKey).page_mean.empty()) {
         call.mean_terms = plan_.mean_terms + tile.first_row * d_;

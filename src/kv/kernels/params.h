@@ -53,7 +53,7 @@ struct AttendPartParams {
   int first_page_index = 0;                 // encoded: position / 64 of the first token of the run
   int head_together = 0;                    // which of the heads encoded together; `pages` are those of the first of them
   const RotaryEmbedding* rotary = nullptr;  // where the codec stores keys as they were before RoPE
-  const uint16_t* channel_order = nullptr;  // of the keys of the heads encoded together, where they have one
+  std::span<const uint16_t> channel_order;  // of the keys of the heads encoded together, where they have one
   // Where the key mean turns (encoded pages only; else null): scores of row r in page i of the run gain
   // mean_terms[r] . page_phases[i], in log2 units.
   const float* mean_terms = nullptr;        // [num_rows, d]

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "oscar/types.h"
 
@@ -21,7 +22,7 @@ template <class Byte>
 struct UnitPages {
   Byte* pages[2] = {};  // the second is null for a unit of one page
   int head = 0;         // to be read, of the heads encoded together; `pages` are those of the first of them
-  const uint16_t* channel_order = nullptr;  // RowProfile::channel_order of the first of them; null: as they are
+  std::span<const uint16_t> channel_order;  // RowProfile::channel_order of the first of them; empty: as they are
 };
 
 struct RowCodec {

@@ -45,13 +45,7 @@ Status CudaOps::DrawTokens(std::span<const TokenDraw> draws, std::span<DrawnToke
     return {StatusCode::kUnsupported, "tokens are drawn on the device from at most " + std::to_string(kMostDrawWidth) + " logits, not " +
                                           std::to_string(logits_width_)};
   }
-  std::vector<DrawRow> rows;
-  std::vector<LogitChange> changes;
-  for (const TokenDraw& draw : draws) {
-    rows.push_back({draw.uniform, draw.temperature, draw.top_p, draw.min_p, draw.top_k, static_cast<int32_t>(changes.size()),
-                    static_cast<int32_t>(draw.changes.size())});
-    changes.insert(changes.end(), draw.changes.begin(), draw.changes.end());
-  }
+  const auto [rows, changes] = DrawRows(draws);
   const auto width = static_cast<size_t>(logits_width_);
   OSCAR_TRY(draw_rows_.Upload(rows, stream_));
   // In steps: penalties change one logit more with each new token, and an allocation waits for the whole device.

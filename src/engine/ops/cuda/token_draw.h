@@ -5,6 +5,8 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "src/engine/sample/token_draw.h"
 
@@ -16,6 +18,19 @@ struct DrawRow {
   float temperature, top_p, min_p;
   int32_t top_k;
   int32_t first_change, num_changes;
+};
+
+// Draws as the kernel takes them.
+struct DrawRows {
+  explicit DrawRows(std::span<const TokenDraw> draws) {
+    for (const TokenDraw& draw : draws) {
+      rows.push_back({draw.uniform, draw.temperature, draw.top_p, draw.min_p, draw.top_k, static_cast<int32_t>(changes.size()),
+                      static_cast<int32_t>(draw.changes.size())});
+      changes.insert(changes.end(), draw.changes.begin(), draw.changes.end());
+    }
+  }
+  std::vector<DrawRow> rows;
+  std::vector<LogitChange> changes;
 };
 
 struct TokenDrawParams {

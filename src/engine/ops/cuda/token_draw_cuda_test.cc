@@ -19,15 +19,9 @@ bool HasDevice() {
 }
 
 // The words that the kernel leaves for rows of logits.
-std::vector<uint64_t> DrawRows(const std::vector<float>& logits, const std::vector<TokenDraw>& draws) {
+std::vector<uint64_t> DrawnFrom(const std::vector<float>& logits, const std::vector<TokenDraw>& draws) {
   const size_t width = logits.size() / draws.size();
-  std::vector<DrawRow> rows;
-  std::vector<LogitChange> changes;
-  for (const TokenDraw& draw : draws) {
-    rows.push_back({draw.uniform, draw.temperature, draw.top_p, draw.min_p, draw.top_k, static_cast<int32_t>(changes.size()),
-                    static_cast<int32_t>(draw.changes.size())});
-    changes.insert(changes.end(), draw.changes.begin(), draw.changes.end());
-  }
+  const auto [rows, changes] = DrawRows(draws);
   cuda::DeviceArray<float> device_logits;
   cuda::DeviceArray<DrawRow> device_rows;
   cuda::DeviceArray<LogitChange> device_changes;
@@ -103,7 +97,7 @@ TEST(CudaTokenDraw, TokensAreThoseOfASampler) {
           logits.insert(logits.end(), row.begin(), row.end());
         }
       }
-      const std::vector<uint64_t> found = DrawRows(logits, draws);
+      const std::vector<uint64_t> found = DrawnFrom(logits, draws);
       for (size_t i = 0; i < found.size(); ++i) {
         ++draws_in_all;
         if (found[i] == static_cast<uint64_t>(expected[i])) continue;
@@ -132,7 +126,7 @@ TEST(CudaTokenDraw, DrawsFollowTheProbabilities) {
     draws[static_cast<size_t>(i)].uniform = (i + 0.5) / kDraws;
   }
   std::vector<int> counts(row.size());
-  for (const uint64_t token : DrawRows(logits, draws)) ++counts[static_cast<size_t>(token)];
+  for (const uint64_t token : DrawnFrom(logits, draws)) ++counts[static_cast<size_t>(token)];
   double total = 0;
   for (const float logit : row) total += std::exp(static_cast<double>(logit) / 2);
   for (size_t i = 0; i < row.size(); ++i) EXPECT_NEAR(counts[i], kDraws * std::exp(static_cast<double>(row[i]) / 2) / total, 1.01) << i;
@@ -147,7 +141,7 @@ TEST(CudaTokenDraw, TheFirstLogitThatIsNotFiniteIsNamed) {
   logits[kWidth + 4999] = -INFINITY;
   std::vector<TokenDraw> draws(3);
   draws[0].temperature = draws[2].temperature = 1.0f;
-  const std::vector<uint64_t> found = DrawRows(logits, draws);
+  const std::vector<uint64_t> found = DrawnFrom(logits, draws);
   EXPECT_EQ(found[0], (uint64_t{1} << 32) | 600);
   EXPECT_EQ(found[1], (uint64_t{1} << 32) | 4999);
   EXPECT_LT(found[2], kWidth);

@@ -42,7 +42,7 @@ int EncodeKeys(std::size_t d, const float* rows, const kernels::UnitPages<std::b
   for (std::size_t t = 0; t < kPageTokens; ++t) {
     for (std::size_t head = 0; head < kHeadsTogether; ++head) std::copy_n(rows + (head * kPageTokens + t) * d, d, y.data() + head * d);
     transform::ApplyHadamard(std::span(y).first(channels));
-    for (std::size_t i = 0; i < channels; ++i) ordered[i] = y[unit.channel_order == nullptr ? i : unit.channel_order[i]];
+    for (std::size_t i = 0; i < channels; ++i) ordered[i] = y[unit.channel_order.empty() ? i : unit.channel_order[i]];
     std::byte* row = unit.pages[0] + t * KeyRowBytes(d);
     std::fill_n(row, d, std::byte{0});
     for (std::size_t first = 0; first < channels; first += kGroup) {
@@ -87,7 +87,7 @@ void ReadTile(KvSide side, int head_dim, const kernels::UnitPages<const std::byt
     for (std::size_t first = 0; first < kHeadsTogether * d; first += kGroup) {
       ReadGroup(row, first, kGroup, row + d + 4 * (first / kGroup), ordered.data() + first);
     }
-    for (std::size_t i = 0; i < kHeadsTogether * d; ++i) y[unit.channel_order == nullptr ? i : unit.channel_order[i]] = ordered[i];
+    for (std::size_t i = 0; i < kHeadsTogether * d; ++i) y[unit.channel_order.empty() ? i : unit.channel_order[i]] = ordered[i];
     transform::ApplyHadamard(std::span(y).first(kHeadsTogether * d));  // its own inverse
     std::copy_n(y.data() + head * d, d, rows);
   }

@@ -90,7 +90,7 @@ TEST(RotateKv, FourHeadsAreThoseOfTheFormulas) {
     std::vector<uint16_t> order(4 * d);  // of keys
     std::iota(order.begin(), order.end(), uint16_t{0});
     std::shuffle(order.begin(), order.end(), rng);
-    pages.channel_order = order.data();
+    pages.channel_order = order;
     for (const KvSide side : {KvSide::kKey, KvSide::kValue}) {
       const std::vector<float> rows = testing::NormalVector(rng, 4 * 64 * d);
       ASSERT_EQ(Codec().encode(side, static_cast<int>(d), rows.data(), pages), -1);
@@ -111,7 +111,7 @@ TEST(RotateKv, FourHeadsAreThoseOfTheFormulas) {
         if (side == KvSide::kKey) expected = testing::HadamardBlocksInDouble(expected, static_cast<int>(4 * d));
         for (int head = 0; head < 4; ++head) {
           std::vector<float> tile(16 * d);
-          const kernels::UnitPages<const std::byte> stored{{bytes.data(), nullptr}, head, order.data()};
+          const kernels::UnitPages<const std::byte> stored{{bytes.data(), nullptr}, head, order};
           Codec().read_tile(side, static_cast<int>(d), stored, static_cast<int>(t / 16 * 16), tile.data());
           for (size_t c = 0; c < d; ++c) {
             const double difference = double{tile[t % 16 * d + c]} - expected[static_cast<size_t>(head) * d + c];

@@ -147,9 +147,7 @@ inline int DemoteRows(const DemoteSideParams& params) {
     const int failed = RowsOfHead(params, head, rows + static_cast<size_t>(head) * head_values);
     if (failed >= 0) return failed;
   }
-  UnitPages<std::byte> unit{{params.encoded, params.second_encoded}};
-  if (!params.row.channel_order.empty()) unit.channel_order = params.row.channel_order.data();
-  return codec.encode(params.side, params.head_dim, rows, unit);
+  return codec.encode(params.side, params.head_dim, rows, {{params.encoded, params.second_encoded}, 0, params.row.channel_order});
 }
 
 }  // namespace HWY_NAMESPACE
