@@ -3,10 +3,10 @@
 
 namespace oscar::base {
 
-// VPDPBUSD on 512-bit registers, usable under Highway's AVX3 target.
-bool HasAvx512Vnni();
+// One instruction for four products of bytes and their sum: VPDPBUSD on 512-bit registers, usable under Highway's AVX3 target, or Arm's SDOT.
+bool HasByteDotInstruction();
 
-// What code compiled for AVX-512 F, BW, DQ, VL and VNNI, AVX2 and FMA needs.
+// What code compiled for AVX-512 F, BW, DQ, VL and VNNI, AVX2 and FMA needs. False on Arm.
 bool HasAvx512ByteProducts();
 
 }  // namespace oscar::base

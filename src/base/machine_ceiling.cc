@@ -35,8 +35,8 @@ int64_t RunDotsWith(int rounds, int32_t* result) {
 #endif
 
 int64_t RunDots(int rounds, int32_t* result) {
-#if HWY_TARGET == HWY_AVX3
-  return HasAvx512Vnni() ? RunDotsWith<true>(rounds, result) : RunDotsWith<false>(rounds, result);
+#if OSCAR_TARGET_MAY_HAVE_BYTE_DOT_INSTRUCTION
+  return HasByteDotInstruction() ? RunDotsWith<true>(rounds, result) : RunDotsWith<false>(rounds, result);
 #elif OSCAR_TARGET_HAS_BYTE_DOTS
   return RunDotsWith<false>(rounds, result);
 #else

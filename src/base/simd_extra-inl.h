@@ -1,5 +1,5 @@
 // Gaps of Highway 1.0.3, domain-free: bf16 conversions with rounding to nearest even, a table lookup by the low bits of a word,
-// a transposing load of four words of each row, reductions of several rows at once (x86), and exp2 with a bound. Included once per target.
+// a transposing load of four words of each row, reductions of several rows at once (x86, Arm), and exp2 with a bound. Included once per target.
 #if defined(OSCAR_SRC_BASE_SIMD_EXTRA_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OSCAR_SRC_BASE_SIMD_EXTRA_INL_H_
 #undef OSCAR_SRC_BASE_SIMD_EXTRA_INL_H_
@@ -116,7 +116,7 @@ HWY_INLINE void TransposeFourWords(const RowAt& row_at, U32Vec (&out)[4]) {
 }
 #endif
 
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_NEON
 // Lane r < kRows of the result: op over all lanes of rows[r], grouped alike for every row and number of rows. At most 8 rows, and at most kLanes.
 template <size_t kRows, class Op>
 HWY_INLINE F32Vec ReduceRows(const F32Vec (&rows)[kRows], const Op& op) {
@@ -138,10 +138,11 @@ HWY_INLINE F32Vec ReduceRows(const F32Vec (&rows)[kRows], const Op& op) {
   HWY_ALIGN static constexpr int32_t kPlaces[16] = {0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13};
   return F32Vec{_mm512_permutexvar_ps(_mm512_load_si512(kPlaces), reduced.raw)};
 #else
-  static_assert(kRows <= kLanes && kLanes == 8);
+  static_assert(kRows <= kLanes && (kLanes == 8 || kLanes == 4));
   HWY_ALIGN float reduced[kLanes] = {};
   for (size_t r = 0; r < kRows; ++r) {
-    F32Vec all = op(rows[r], hn::ConcatLowerUpper(d, rows[r], rows[r]));
+    F32Vec all = rows[r];
+    if constexpr (kLanes == 8) all = op(all, hn::ConcatLowerUpper(d, all, all));
     all = op(all, hn::Shuffle1032(all));
     reduced[r] = hn::GetLane(op(all, hn::Shuffle2301(all)));
   }

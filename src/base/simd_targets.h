@@ -4,3 +4,9 @@
 #pragma once
 
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_SSE4 | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+
+// Every 64-bit Arm has NEON, so there is nothing to dispatch. With dispatch Highway 1.0.3 compiles it for processors that encrypt, which not all do and
+// which GCC then does not inline into constructors of ours. This is the one switch that it has for it.
+#if defined(__aarch64__)
+#define TOOLCHAIN_MISS_SYS_AUXV_H
+#endif

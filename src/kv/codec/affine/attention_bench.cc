@@ -20,7 +20,7 @@ void DecodeInFloats(const kernels::AttendPartParams& params) { kernels::HWY_NAME
 
 // False where the target has no such dot products.
 bool DecodeInBytes(const kernels::AttendPartParams& params, bool instruction) {
-#if HWY_TARGET == HWY_AVX3
+#if OSCAR_TARGET_MAY_HAVE_BYTE_DOT_INSTRUCTION
   instruction ? ByteAttentionPart<2, true>(params).Run() : ByteAttentionPart<2, false>(params).Run();
   return true;
 #elif OSCAR_TARGET_HAS_BYTE_DOTS
@@ -141,7 +141,7 @@ void BytesMultiplyAdd(benchmark::State& state) {
   Measure(state, [](const auto& params) { return HWY_DYNAMIC_DISPATCH(DecodeInBytes)(params, false); });
 }
 void BytesInstruction(benchmark::State& state) {
-  Measure(state, [](const auto& params) { return base::HasAvx512Vnni() && HWY_DYNAMIC_DISPATCH(DecodeInBytes)(params, true); });
+  Measure(state, [](const auto& params) { return base::HasByteDotInstruction() && HWY_DYNAMIC_DISPATCH(DecodeInBytes)(params, true); });
 }
 void ByteDots(benchmark::State& state) {
   int32_t result = 0x01020304;

@@ -90,8 +90,13 @@ class NumberBytes {
     const hn::Rebind<int8_t, I32Tag> d8;
 #if HWY_TARGET == HWY_AVX3
     return hn::BitCast(ByteTag(), hn::DemoteTo(d8, numbers[0]));
-#else
+#elif HWY_TARGET == HWY_AVX2
     return hn::BitCast(ByteTag(), hn::Combine(hn::FixedTag<int8_t, 16>(), hn::DemoteTo(d8, numbers[1]), hn::DemoteTo(d8, numbers[0])));
+#else
+    const hn::FixedTag<int8_t, 8> half;
+    const auto lower = hn::Combine(half, hn::DemoteTo(d8, numbers[1]), hn::DemoteTo(d8, numbers[0]));
+    const auto upper = hn::Combine(half, hn::DemoteTo(d8, numbers[3]), hn::DemoteTo(d8, numbers[2]));
+    return hn::BitCast(ByteTag(), hn::Combine(hn::FixedTag<int8_t, 16>(), upper, lower));
 #endif
   }
   HWY_INLINE void StoreBytes(const I32Vec (&numbers)[kVectors], uint8_t* HWY_RESTRICT to) const {
@@ -134,8 +139,8 @@ class NumberBytes {
 };
 
 // The counterpart of kernels' DecodePart and PrefillPart: rows in blocks, each through a whole page while its scores and weights lie
-// in L1. kVnni: the processor has the instruction (cpu_features.h).
-template <int kBits, bool kVnni>
+// in L1. kInstruction: the processor has one for dot products of bytes (cpu_features.h).
+template <int kBits, bool kInstruction>
 class ByteAttentionPart {
  public:
   explicit ByteAttentionPart(const kernels::AttendPartParams& params) : params_(params), d_(static_cast<size_t>(params.head_dim)) {
@@ -168,11 +173,11 @@ class ByteAttentionPart {
   static constexpr size_t kWeightStride = kPageTokens / 4;
   static constexpr size_t kMaxRows = kernels::kMaxTileRows;
   static constexpr size_t kPrefetchLines = 8;  // between two steps of a page
-  static constexpr size_t kBlockRows = kernels::HWY_NAMESPACE::kMaxRowBlock;
+  static constexpr int kBlockRows = HWY_MIN(kernels::HWY_NAMESPACE::kMaxRowBlock, static_cast<int>(kLanes));  // a number of each row in one vector
 
   // Vectors of lanes beside kRows rows: few rows need more of them, to hide the latency of the dot products.
   static constexpr int VectorsFor(int rows) {
-    if (kLanes < 16) return 1;
+    if (!base::HWY_NAMESPACE::kManyRegisters) return 1;
     if (rows <= 2) return kBits == 1 ? 2 : 4;
     return kBits == 1 ? 1 : 2;
   }
@@ -237,7 +242,7 @@ class ByteAttentionPart {
     key_words_ = reinterpret_cast<const uint32_t*>(page + Layout::CodesStart(KvSide::kKey, d));
     value_words_ = reinterpret_cast<const uint32_t*>(page + Layout::CodesStart(KvSide::kValue, d));
     NormaliseValueScales();
-    kernels::HWY_NAMESPACE::ForRowBlocks(params_.num_rows, AddPageToRows{this, i});
+    kernels::HWY_NAMESPACE::ForRowBlocks<kBlockRows>(params_.num_rows, AddPageToRows{this, i});
   }
 
   // Lane r: the constant of row first_row + r and the page that a turning key mean gives (page_term-inl.h).
@@ -286,7 +291,7 @@ class ByteAttentionPart {
       }
       const int32_t* HWY_RESTRICT at = coefficients + w * kQuads;
 #pragma GCC unroll 8
-      for (size_t r = 0; r < kRows; ++r) base::HWY_NAMESPACE::AddQuadDots<kVnni>(quads, at + r * kStride, sums[r]);
+      for (size_t r = 0; r < kRows; ++r) base::HWY_NAMESPACE::AddQuadDots<kInstruction>(quads, at + r * kStride, sums[r]);
     }
   }
   // Sums with numbers of 16 bits, exact: (sum of high bytes) 256 + sum of low bytes.
@@ -456,8 +461,8 @@ class ByteAttentionPart {
   alignas(64) float sum_[kMaxRows * kLanes];
   alignas(64) float offset_sum_[kMaxRows * kLanes];
   float query_sum_[kMaxRows], query_step_[kMaxRows], query_centre_[kMaxRows];
-  alignas(64) float weight_steps_[HWY_MAX(kBlockRows, kLanes)];
-  alignas(64) float weight_centres_[HWY_MAX(kBlockRows, kLanes)];
+  alignas(64) float weight_steps_[HWY_MAX(size_t{kBlockRows}, kLanes)];
+  alignas(64) float weight_centres_[HWY_MAX(size_t{kBlockRows}, kLanes)];
   float max_[kMaxRows + kLanes];  // a block of rows is read as a whole vector
   float weight_step_ = 0;
 };

@@ -16,11 +16,11 @@ namespace HWY_NAMESPACE {
 // False where this target has one way only.
 template <int kBits>
 bool DecodeWith(bool instruction, const kernels::AttendPartParams& params) {
-#if HWY_TARGET == HWY_AVX3
-  if (instruction && !base::HasAvx512Vnni()) return false;
+#if OSCAR_TARGET_MAY_HAVE_BYTE_DOT_INSTRUCTION
+  if (instruction && !base::HasByteDotInstruction()) return false;
   instruction ? ByteAttentionPart<kBits, true>(params).Run() : ByteAttentionPart<kBits, false>(params).Run();
   return true;
-#elif HWY_TARGET == HWY_AVX2
+#elif OSCAR_TARGET_HAS_BYTE_DOTS
   if (instruction) return false;
   ByteAttentionPart<kBits, false>(params).Run();
   return true;

@@ -55,8 +55,8 @@ struct AffineEncoder {
 #if OSCAR_TARGET_HAS_BYTE_DOTS
 template <int kBits>
 void Attend(const kernels::AttendPartParams& params) {
-#if HWY_TARGET == HWY_AVX3
-  if (base::HasAvx512Vnni()) return ByteAttentionPart<kBits, true>(params).Run();
+#if OSCAR_TARGET_MAY_HAVE_BYTE_DOT_INSTRUCTION
+  if (base::HasByteDotInstruction()) return ByteAttentionPart<kBits, true>(params).Run();
 #endif
   ByteAttentionPart<kBits, false>(params).Run();
 }

@@ -15,10 +15,11 @@ namespace HWY_NAMESPACE {
 
 inline constexpr int kMaxRowBlock = base::HWY_NAMESPACE::kManyRegisters ? 8 : 4;
 
-// Calls op.template Run<kRows>(first) for consecutive blocks of rows.
-template <class Op>
+// Calls op.template Run<kRows>(first) for consecutive blocks of at most kMax rows.
+template <int kMax = kMaxRowBlock, class Op>
 HWY_INLINE void ForRowBlocks(int num_rows, const Op& op) {
-  int num_blocks = (num_rows + kMaxRowBlock - 1) / kMaxRowBlock;
+  static_assert(kMax == 4 || kMax == 8);
+  int num_blocks = (num_rows + kMax - 1) / kMax;
   for (int first = 0; first < num_rows; --num_blocks) {
     const int count = (num_rows - first + num_blocks - 1) / num_blocks;
     switch (count) {
@@ -27,7 +28,7 @@ HWY_INLINE void ForRowBlocks(int num_rows, const Op& op) {
       case 3: op.template Run<3>(first); break;
       case 4: op.template Run<4>(first); break;
       default:
-        if constexpr (kMaxRowBlock > 4) {
+        if constexpr (kMax > 4) {
           switch (count) {
             case 5: op.template Run<5>(first); break;
             case 6: op.template Run<6>(first); break;
