@@ -96,7 +96,7 @@ class Answers(unittest.TestCase):
                                   ({"structured_outputs": {"regex": "("}}, "invalid_grammar", "structured_outputs.regex"),
                                   ({"structured_outputs": {"grammar": "root ::= root"}}, "invalid_grammar", "structured_outputs.grammar"),
                                   ({"structured_outputs": {"regex": "((a{1000}){1000}){1000}"}}, "schema_too_complex", "structured_outputs.regex"),
-                                  ({"structured_outputs": {"regex": "([a-z]?){5000}"}}, "schema_too_complex", "structured_outputs.regex"),
+                                  ({"structured_outputs": {"regex": "(([a-z]|[A-Z]|[0-9]|-|:|_)?){6000}"}}, "schema_too_complex", "structured_outputs.regex"),
                                   ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "invalid_value", "structured_outputs"),
                                   ({"guided_json": {}}, "unsupported_parameter", "guided_json")):
             status, error = self.server.error("/v1/chat/completions", chat("x", max_tokens=2, **more))

@@ -58,7 +58,9 @@ class AnswerStream {
   // What is held back, when an answer ends for a reason from outside.
   std::string Flush();
   uint64_t seed() const { return sampler_.seed(); }
-  // Of the last token: what its grammar's mask took; nothing without a grammar.
+  // Where the answer stands in its grammar, if it has one.
+  const std::optional<grammar::GrammarMatcher>& matcher() const { return matcher_; }
+  // Of the last token: how long it waited for its grammar's mask; nothing without a grammar.
   std::optional<double> mask_seconds() const { return mask_seconds_; }
 
  private:

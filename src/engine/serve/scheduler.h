@@ -23,6 +23,7 @@
 #include "oscar/result.h"
 #include "src/engine/runtime/answer_stream.h"
 #include "src/engine/runtime/engine.h"
+#include "src/engine/serve/masks_ahead.h"
 #include "src/engine/serve/page_budget.h"
 #include "src/engine/serve/scheduler_metrics.h"
 #include "src/engine/serve/waiting_queue.h"
@@ -150,6 +151,7 @@ class Scheduler {
   int ChunkRoom(int room, int decodes) const;
   int ChunkTokens(const Running& running, int room) const;
   bool RunBatch();
+  void MakeMasksAhead();
   void RunEachAlone();
   // What a step gave a member: logits of its rows, or the token drawn where the model computes.
   struct StepRows {
@@ -182,6 +184,7 @@ class Scheduler {
   WaitingQueue queue_;
   std::vector<Running*> members_;     // of the step
   std::vector<StepSequence> batch_;
+  MasksAhead masks_ahead_;
   std::vector<float> logits_;
   std::vector<int32_t> tokens_;
   double prefill_second_per_token_ = 0, decode_step_seconds_ = 0;  // exponential averages

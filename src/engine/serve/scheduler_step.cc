@@ -87,6 +87,7 @@ std::optional<std::vector<TokenDraw>> Scheduler::PlanDraws() {
 bool Scheduler::RunBatch() {
   const Clock::time_point begin = Clock::now();
   const std::optional<std::vector<TokenDraw>> draws = PlanDraws();
+  MakeMasksAhead();
   const Status status =
       draws ? engine_.model().ForwardDrawn(batch_, *cache_, *draws, &tokens_) : engine_.model().Forward(batch_, *cache_, &logits_);
   if (status.ok()) {
@@ -112,6 +113,15 @@ bool Scheduler::RunBatch() {
     Fail(*members_[0], status);
   }
   return true;
+}
+
+// The masks of the tokens that the step is about to give.
+void Scheduler::MakeMasksAhead() {
+  std::vector<grammar::GrammarMatcher> places;
+  for (const Running* member : members_) {
+    if (member->answer.matcher()) places.push_back(*member->answer.matcher());
+  }
+  if (!places.empty()) masks_ahead_.Make(std::move(places));
 }
 
 // One request's bad numbers must not end the others.

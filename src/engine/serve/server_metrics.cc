@@ -103,7 +103,7 @@ void AddTimes(MetricsText& text, const SchedulerCounters& counters) {
   text.AddHistogram("oscar_request_decode_seconds", "From the first token to the last.", counters.decode);
   text.AddHistogram("oscar_request_prompt_tokens", "Sizes of prompts.", counters.prompt_sizes);
   text.AddHistogram("oscar_request_generation_tokens", "Sizes of answers.", counters.answer_sizes);
-  text.AddHistogram("oscar_grammar_mask_seconds", "Finding the tokens that a grammar allows next.", counters.grammar_masks);
+  text.AddHistogram("oscar_grammar_mask_seconds", "How long a draw waited for the tokens that its grammar allows.", counters.grammar_masks);
   text.AddHistogram("oscar_step_tokens", "Tokens of a step.", counters.step_tokens);
   text.Family("oscar_step_seconds", "histogram", "Times of steps, with parts of prompts or answers alone.");
   text.Samples(counters.prefill_steps, {{"phase", "prefill"}});

@@ -19,13 +19,14 @@ inline std::shared_ptr<const TokenTrie> TestTrie() {
   for (int byte = 0; byte < 256; ++byte) texts.push_back(std::string(1, static_cast<char>(byte)));
   texts.push_back("");  // kEnd
   for (const char* text : {"true", "false", "null", "{\"", "\":", "\": ", "\",", "\", \"", "\"}", "}}", "}]", "],", "[{", "12", "123", "-1", ".5", "e1", " {", "ab", "abc", "name",
-                           "\\\"", "\\u00", "</", "<tool", "_call>", "\n{\"", "é", "日本", "\xE6\x97", "\xA5\xE6", "😀", "  ", "\n  ", "\"a\": 1", "ba", "bb"}) {
+                           "\\\"", "\\u00", "</", "<tool", "_call>", "\n{\"", "é", "日本", "\xE6\x97", "\xA5\xE6", "😀", "  ", "\n  ", "\"a\": 1", "ba", "bb",
+                           "abcabc", "éa", "日本ab", "a日", "a\"", "ab\", \"", "aaaaaaaaaaaaaaaaaaaa", "aaaaaaaaaaaaaaaaaaaa\"", "b\xC3", "\xA9x", "Ab", "Z9_"}) {
     texts.push_back(text);
   }
   return std::make_shared<const TokenTrie>(std::move(texts), std::vector<int32_t>{kEnd});
 }
 
-inline bool Allows(const TokenMask& mask, int32_t token) { return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0; }
+inline bool Allows(const TokenMask& mask, int32_t token) { return HasToken(mask, token); }
 
 // A text of the grammar drawn token by token; empty with a failure when there was none within `most` tokens.
 inline std::string DrawText(const std::shared_ptr<const Grammar>& grammar, std::mt19937_64& rng, int most) {

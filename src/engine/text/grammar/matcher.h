@@ -1,5 +1,6 @@
 // Grammar and GrammarMatcher: which tokens may come next (serving.md 8). The automaton is made deterministic as it is walked; masks
-// are made once per state and kept, those inside a rule independent of who called it, so that a string's mask serves every string.
+// are made once per state and kept, those inside a rule independent of who called it, so that a string's mask serves every string. Of
+// a state that many characters lead to one other (a string, free text), the tokens of those characters come from TokenTrie::ClassOf.
 #pragma once
 
 #include <array>
@@ -18,9 +19,6 @@
 #include "src/engine/text/grammar/token_trie.h"
 
 namespace oscar::engine::grammar {
-
-// One bit per token, bit t % 32 of word t / 32.
-using TokenMask = std::vector<uint32_t>;
 
 class DeterministicWalk;
 

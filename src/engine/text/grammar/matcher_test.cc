@@ -3,11 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
 #include <regex>
 
 #include "src/engine/text/grammar/ebnf.h"
 #include "src/engine/text/grammar/grammar_fixture.h"
 #include "src/engine/text/grammar/regex.h"
+#include "src/io/gguf.h"
 #include "src/testing/seeds.h"
 
 namespace oscar::engine::grammar {
@@ -33,25 +38,33 @@ std::shared_ptr<const Grammar> OfRegex(std::string_view pattern, bool whole = tr
 
 // Each token must be allowed exactly when its bytes can be read one by one: that asks the automaton alone, and none of the shortcuts of masks.
 void ExpectMasksAreRight(const std::shared_ptr<const Grammar>& grammar, std::mt19937_64& rng, int steps) {
+  const TokenTrie& trie = grammar->trie();
+  std::array<int32_t, 256> byte_tokens;
+  byte_tokens.fill(-1);
+  for (int32_t token = 0; token < trie.num_tokens(); ++token) {
+    if (trie.bytes(token).size() == 1) byte_tokens[static_cast<uint8_t>(trie.bytes(token)[0])] = token;
+  }
   GrammarMatcher matcher(grammar);
   for (int i = 0; i < steps; ++i) {
     const auto mask = matcher.Mask();
     ASSERT_TRUE(mask.ok());
     std::vector<int32_t> allowed;
-    for (int32_t token = 0; token < grammar->trie().num_tokens(); ++token) {
-      if (token == kEnd) continue;
+    for (int32_t token = 0; token < trie.num_tokens(); ++token) {
+      if (trie.bytes(token).empty()) continue;
       GrammarMatcher copy = matcher;
       bool fits = true;
-      for (const char byte : grammar->trie().bytes(token)) {
+      for (const char byte : trie.bytes(token)) {
         const auto one = copy.Mask();
-        fits = fits && one.ok() && Allows(**one, static_cast<uint8_t>(byte));
+        const int32_t byte_token = byte_tokens[static_cast<uint8_t>(byte)];
+        ASSERT_GE(byte_token, 0) << "no token of one byte " << static_cast<int>(byte);
+        fits = fits && one.ok() && Allows(**one, byte_token);
         if (!fits) break;
-        copy.Accept(static_cast<uint8_t>(byte));
+        copy.Accept(byte_token);
       }
-      ASSERT_EQ(Allows(**mask, token), fits) << "token " << token << " '" << grammar->trie().bytes(token) << "' at step " << i;
+      ASSERT_EQ(Allows(**mask, token), fits) << "token " << token << " '" << trie.bytes(token) << "' at step " << i;
       if (fits) allowed.push_back(token);
     }
-    ASSERT_EQ(Allows(**mask, kEnd), matcher.complete());
+    for (const int32_t end : trie.end_tokens()) ASSERT_EQ(Allows(**mask, end), matcher.complete());
     if (allowed.empty()) return;
     matcher.Accept(allowed[rng() % allowed.size()]);
   }
@@ -67,10 +80,94 @@ number ::= "-"? [0-9]+ ("." [0-9]+)?)";
 TEST(GrammarMatcher, MasksAllowWhatTheBytesOfATokenMayBe) {
   std::mt19937_64 rng(oscar::testing::TestSeed(7));
   for (const std::string_view text : {kJson, std::string_view("root ::= \"a\" root \"b\" | \"c\"*"), std::string_view("root ::= (\"ab\" | \"abc\" | \"a\") \"ba\"? \"b\"+"),
-                                      std::string_view("root ::= \"日\" [末-本] | \"é\"{2,3}")}) {
+                                      std::string_view("root ::= \"日\" [末-本] | \"é\"{2,3}"), std::string_view("root ::= [a-z]{1,4} \"!\" root?"),
+                                      std::string_view("root ::= (\"\\\"\" char{0,3} \"\\\"\" \",\"?)+\nchar ::= [^\"\\\\] | \"\\\\u00\"")}) {
     const auto grammar = OfEbnf(text);
     ASSERT_TRUE(grammar.ok()) << grammar.status().message();
     for (int i = 0; i < 5; ++i) ExpectMasksAreRight(*grammar, rng, 25);
+  }
+}
+
+// Sets of characters large and small, bounded and not, in rules that call each other.
+RuleSet RandomRules(std::mt19937_64& rng) {
+  using E = Expression;
+  constexpr int kRules = 3;
+  const std::vector<std::vector<std::pair<char32_t, char32_t>>> sets = {
+      {{0x20, 0x21}, {0x23, 0x5B}, {0x5D, 0x10FFFF}}, {{'a', 'z'}}, {{'a', 'z'}, {'A', 'Z'}, {'0', '9'}, {'_', '_'}}, {{0, 0x10FFFF}}, {{'b', 0x6F00}}, {{'a', 'b'}}, {{0x20, 0x7E}}};
+  const auto make = [&](const auto& self, int rule, int depth) -> E {
+    const uint64_t kind = rng() % (depth == 0 ? 3 : 7);
+    const auto child = [&] { return self(self, rule, depth - 1); };
+    const auto least = static_cast<int>(rng() % 3);
+    switch (kind) {
+      case 0: return E::CodePoints(sets[rng() % sets.size()]);
+      case 1: return E::Bytes(std::vector<std::string>{"a", "\"", "ab", "\",", "é"}[rng() % 5]);
+      case 2: return rule + 1 < kRules ? E::Rule(rule + 1 + static_cast<int>(rng() % static_cast<uint64_t>(kRules - rule - 1))) : E::CodePoints(sets[rng() % sets.size()]);
+      case 3: return E::Sequence({child(), child()});
+      case 4: return E::Choice({child(), child()});
+      case 5: return E::Repeat(child(), least, E::kNoLimit);
+      default: return E::Repeat(child(), least, least + static_cast<int>(rng() % 5));
+    }
+  };
+  RuleSet rules;
+  for (int rule = 0; rule < kRules; ++rule) rules.Add("rule" + std::to_string(rule), make(make, rule, 3));
+  rules.root = 0;
+  return rules;
+}
+
+TEST(GrammarMatcher, MasksOfRandomGrammarsAllowWhatTheBytesOfATokenMayBe) {
+  std::mt19937_64 rng(oscar::testing::TestSeed(7));
+  int made = 0;
+  for (int i = 0; i < 60; ++i) {
+    const auto grammar = Grammar::Create(RandomRules(rng), TestTrie());
+    if (!grammar.ok()) continue;
+    ++made;
+    ASSERT_NO_FATAL_FAILURE(ExpectMasksAreRight(*grammar, rng, 6)) << "grammar " << i;
+  }
+  EXPECT_GT(made, 40);
+}
+
+TEST(TokenTrie, AClassIsItsTokensOfWholeCharactersAndTheRestIsTheOthers) {
+  const auto trie = TestTrie();
+  CharSet set{.ascii = {}, .others = true};
+  for (char c = 'a'; c <= 'z'; ++c) set.ascii[static_cast<size_t>(c)] = true;
+  const TokenClass* made = trie->ClassOf(set);
+  ASSERT_NE(made, nullptr);
+  EXPECT_EQ(trie->ClassOf(set), made);
+  const auto token = [&](std::string_view text) {
+    for (int32_t i = 0;; ++i) {
+      if (trie->bytes(i) == text) return i;
+    }
+  };
+  const auto length = [&](std::string_view text) {  // 0: it is of the rest
+    const int32_t wanted = token(text);
+    int least = 0;
+    for (int n = TokenClass::kLongest; n > 0 && HasToken(made->up_to[static_cast<size_t>(n)], wanted); --n) least = n;
+    EXPECT_EQ(least == 0, std::ranges::find(made->rest.tokens, wanted) != made->rest.tokens.end()) << text;
+    return least;
+  };
+  for (const auto& [text, wanted] : std::vector<std::pair<std::string_view, int>>{{"a", 1}, {"abc", 3}, {"é", 1}, {"日本ab", 4}, {"true", 4}, {"Ab", 0}, {"b\xC3", 0}, {"\xA9x", 0},
+                                                                                 {"\xE6\x97", 0}, {"a\"", 0}, {"aaaaaaaaaaaaaaaaaaaa", 0}}) {
+    EXPECT_EQ(length(text), wanted) << text;
+  }
+}
+
+TEST(GrammarMatcher, MasksOverARealVocabularyAllowWhatTheBytesOfATokenMayBe) {
+  const char* folder = std::getenv("OSCAR_TEST_MODELS");
+  const std::filesystem::path model = std::filesystem::path(folder == nullptr ? "" : folder) / "SmolLM2-135M-Instruct.Q4_1.gguf";
+  if (folder == nullptr || !std::filesystem::exists(model)) GTEST_SKIP() << "no SmolLM2-135M-Instruct.Q4_1.gguf in OSCAR_TEST_MODELS";
+  const auto file = io::GgufFile::Open(model);
+  ASSERT_TRUE(file.ok());
+  const auto tokenizer = Tokenizer::Create(file->metadata());
+  ASSERT_TRUE(tokenizer.ok());
+  const auto trie = std::make_shared<const TokenTrie>(**tokenizer);
+  std::mt19937_64 rng(oscar::testing::TestSeed(7));
+  for (const std::string_view text : {kJson, std::string_view("root ::= \"\\\"\" word{1,3} \"\\\"\"\nword ::= [a-z]{2,4} [^\"]"), std::string_view("root ::= [^<]* \"</\" [a-zA-Z0-9_]+ \">\""),
+                                      std::string_view("root ::= (\"\\\"\" char{0,5} \"\\\"\" \",\"?)+\nchar ::= [^\"\\\\] | \"\\\\u00\"")}) {
+    const auto rules = ParseEbnf(text);
+    ASSERT_TRUE(rules.ok()) << rules.status().message();
+    const auto grammar = Grammar::Create(*rules, trie);
+    ASSERT_TRUE(grammar.ok());
+    for (int i = 0; i < 3; ++i) ASSERT_NO_FATAL_FAILURE(ExpectMasksAreRight(*grammar, rng, 6));
   }
 }
 
