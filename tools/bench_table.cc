@@ -39,7 +39,7 @@ Cell Ratio(double reference, double value) { return value > 0 ? Cell(reference /
 double PromptMultiplyAdds(const engine::ModelConfig& config, double context) {
   const KvShape& kv = config.kv;
   const double hidden = config.hidden_size, query = double{1} * kv.num_query_heads * kv.head_dim, keys = double{1} * kv.num_kv_heads * kv.head_dim;
-  const double layer = hidden * (2 * query + 2 * keys) + 3 * hidden * config.ffn_size;
+  const double layer = hidden * (2 * query + 2 * keys) + 3 * hidden * config.step_ffn_size();
   const double steps = (context + engine::kMaxStepTokens - 1) / engine::kMaxStepTokens;
   return kv.num_layers * (context * layer + query * context * (context + 1)) + steps * hidden * config.vocab_size;
 }

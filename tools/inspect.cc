@@ -40,6 +40,7 @@ Status InspectModel(const engine::EngineOptions& options) {
   PrintField("layers", std::to_string(config.kv.num_layers));
   PrintField("heads", fmt::format("{} query, {} KV, head_dim {}", config.kv.num_query_heads, config.kv.num_kv_heads, config.kv.head_dim));
   PrintField("hidden, ffn", fmt::format("{}, {}", config.hidden_size, config.ffn_size));
+  if (config.num_experts > 0) PrintField("experts", fmt::format("{}, {} of them for a token", config.num_experts, config.num_used_experts));
   PrintField("vocabulary", fmt::format("{} ({} in the tokenizer)", config.vocab_size, engine->tokenizer().vocab_size()));
   PrintField("trained context", fmt::format("{} tokens", config.max_context));
   PrintField("rope", fmt::format("{}, base {}, {} of {} dimensions", config.rope_neox ? "halves" : "pairs", config.rope_base,

@@ -43,15 +43,26 @@ TinyModel::TinyModel(const TinyModelOptions& options) : options_(options) {
     matrix(prefix + "attn_k.weight", options.hidden, kv_width, 1.5f);
     matrix(prefix + "attn_v.weight", options.hidden, kv_width, 1.5f);
     matrix(prefix + "attn_output.weight", query_width, options.hidden, 2);
-    matrix(prefix + "ffn_gate.weight", options.hidden, options.ffn, 1);
-    matrix(prefix + "ffn_up.weight", options.hidden, options.ffn, 1);
-    matrix(prefix + "ffn_down.weight", options.ffn, options.hidden, 1);
+    if (options.architecture == "qwen3moe") {
+      const auto experts = [&](const std::string& name, int in, int out) {
+        matrix(name, in, out * options.num_experts, 1);
+        tensors_[name].dims = {static_cast<uint64_t>(in), static_cast<uint64_t>(out), static_cast<uint64_t>(options.num_experts)};
+      };
+      matrix(prefix + "ffn_gate_inp.weight", options.hidden, options.num_experts, 2);
+      experts(prefix + "ffn_gate_exps.weight", options.hidden, options.ffn);
+      experts(prefix + "ffn_up_exps.weight", options.hidden, options.ffn);
+      experts(prefix + "ffn_down_exps.weight", options.ffn, options.hidden);
+    } else {
+      matrix(prefix + "ffn_gate.weight", options.hidden, options.ffn, 1);
+      matrix(prefix + "ffn_up.weight", options.hidden, options.ffn, 1);
+      matrix(prefix + "ffn_down.weight", options.ffn, options.hidden, 1);
+    }
     if (options.architecture == "qwen2") {
       vector(prefix + "attn_q.bias", query_width, 0, 1);
       vector(prefix + "attn_k.bias", kv_width, 0, 1);
       vector(prefix + "attn_v.bias", kv_width, 0, 1);
     }
-    if (options.architecture == "qwen3") {
+    if (options.architecture.starts_with("qwen3")) {
       vector(prefix + "attn_q_norm.weight", options.head_dim, 1.5f, 0.2f);
       vector(prefix + "attn_k_norm.weight", options.head_dim, 1, 0.2f);
     }
@@ -69,6 +80,10 @@ std::vector<std::byte> TinyModel::Bytes() const {
   file.U32(key("attention.head_count"), u32(o.num_query_heads)).U32(key("attention.head_count_kv"), u32(o.num_kv_heads));
   file.U32(key("attention.key_length"), u32(o.head_dim)).U32(key("attention.value_length"), u32(o.head_dim));
   file.F32(key("attention.layer_norm_rms_epsilon"), static_cast<float>(kEpsilon)).F32(key("rope.freq_base"), o.rope_base);
+  if (o.architecture == "qwen3moe") {
+    file.U32(key("expert_count"), u32(o.num_experts)).U32(key("expert_used_count"), u32(o.num_used_experts));
+    file.U32(key("expert_feed_forward_length"), u32(o.ffn));
+  }
   if (!o.scaling_type.empty()) file.String(key("rope.scaling.type"), o.scaling_type);
   if (o.scaling_factor != 0) file.F32(key("rope.scaling.factor"), o.scaling_factor);
   if (o.original_context != 0) file.U32(key("rope.scaling.original_context_length"), u32(o.original_context));
@@ -128,6 +143,42 @@ double TinyModel::AngleOf(int pair) const {
   const double low = std::max(std::floor(pair_with(32)), 0.0), high = std::min(std::ceil(pair_with(1)), d - 1);
   const double ramp = std::clamp((pair - low) / std::max(high - low, 0.001), 0.0, 1.0);
   return scaled * ramp + angle * (1 - ramp);
+}
+
+std::vector<double> TinyModel::Expert(const std::string& prefix, size_t expert, const std::vector<double>& x) const {
+  const auto ffn = static_cast<size_t>(options_.ffn);
+  const std::string suffix = tensors_.contains(prefix + "ffn_gate.weight") ? ".weight" : "_exps.weight";
+  const auto multiply = [&](const char* name, const std::vector<double>& in, size_t rows) {
+    const std::vector<float>& matrices = Data(prefix + name + suffix);
+    std::vector<double> out(rows);
+    for (size_t row = 0; row < rows; ++row) {
+      for (size_t i = 0; i < in.size(); ++i) out[row] += matrices[(expert * rows + row) * in.size() + i] * in[i];
+    }
+    return out;
+  };
+  std::vector<double> gate = multiply("ffn_gate", x, ffn);
+  const std::vector<double> up = multiply("ffn_up", x, ffn);
+  for (size_t i = 0; i < ffn; ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
+  return multiply("ffn_down", gate, x.size());
+}
+
+// With experts: those of the largest probabilities, weighted by them; the weights are made to sum to one.
+std::vector<double> TinyModel::FeedForward(const std::string& prefix, const std::vector<double>& x) const {
+  if (options_.architecture != "qwen3moe") return Expert(prefix, 0, x);
+  std::vector<std::pair<double, size_t>> scores;
+  const std::vector<double> router = Multiply(prefix + "ffn_gate_inp.weight", x);
+  for (size_t e = 0; e < router.size(); ++e) scores.emplace_back(-router[e], e);
+  std::ranges::sort(scores);
+  scores.resize(static_cast<size_t>(options_.num_used_experts));
+  double sum = 0;
+  std::vector<double> out(x.size());
+  for (const auto& [score, e] : scores) {
+    sum += std::exp(-score);
+    const std::vector<double> part = Expert(prefix, e, x);
+    for (size_t i = 0; i < x.size(); ++i) out[i] += std::exp(-score) * part[i];
+  }
+  for (double& value : out) value /= sum;
+  return out;
 }
 
 void TinyModel::NormAndRotate(const std::string& norm, int position, std::vector<double>& heads) const {
@@ -191,10 +242,7 @@ std::vector<std::vector<double>> TinyModel::Logits(const std::vector<int32_t>& t
     for (size_t t = 0; t < x.size(); ++t) {
       add(x[t], Project(prefix + "attn_output", AttentionOf(rows, t)));
       const std::vector<double> normed = Normed(prefix + "ffn_norm.weight", x[t]);
-      std::vector<double> gate = Multiply(prefix + "ffn_gate.weight", normed);
-      const std::vector<double> up = Multiply(prefix + "ffn_up.weight", normed);
-      for (size_t i = 0; i < gate.size(); ++i) gate[i] = gate[i] / (1 + std::exp(-gate[i])) * up[i];
-      add(x[t], Multiply(prefix + "ffn_down.weight", gate));
+      add(x[t], FeedForward(prefix, normed));
     }
     if (layers != nullptr) layers->push_back(std::move(rows));
   }

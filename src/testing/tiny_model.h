@@ -14,9 +14,10 @@
 namespace oscar::testing {
 
 struct TinyModelOptions {
-  std::string architecture = "llama";  // "llama", "qwen2" (biases on Q, K, V), "qwen3" (QK norm)
+  std::string architecture = "llama";  // "llama", "qwen2" (biases on Q, K, V), "qwen3" (QK norm), "qwen3moe"
   int num_layers = 2, hidden = 64, ffn = 96, vocab = 97;
   int num_query_heads = 4, num_kv_heads = 2, head_dim = 64;
+  int num_experts = 8, num_used_experts = 3;  // of qwen3moe
   bool tied = true;                    // output = token embedding
   float rope_base = 10000;
   int context_length = 256;
@@ -61,6 +62,8 @@ class TinyModel {
   std::vector<double> Multiply(const std::string& name, const std::vector<double>& x) const;
   std::vector<double> Normed(const std::string& gain, const std::vector<double>& x) const;
   std::vector<double> Project(const std::string& prefix, const std::vector<double>& x) const;
+  std::vector<double> FeedForward(const std::string& prefix, const std::vector<double>& x) const;
+  std::vector<double> Expert(const std::string& prefix, size_t expert, const std::vector<double>& x) const;
   void NormAndRotate(const std::string& norm, int position, std::vector<double>& heads) const;
 
   std::vector<double> AttentionOf(const TinyLayerRows& rows, size_t token) const;

@@ -25,6 +25,8 @@ struct LayerWeights {
   const Weight *attention_output = nullptr, *attention_output_bias = nullptr;      // [hidden, Hq d], [hidden]
   const Weight* ffn_norm = nullptr;                                                // [hidden]
   const Weight *ffn_gate = nullptr, *ffn_up = nullptr, *ffn_down = nullptr;        // [ffn, hidden] twice, [hidden, ffn]
+  const Weight* router = nullptr;                                                  // [experts, hidden]
+  const Weight *expert_gate = nullptr, *expert_up = nullptr, *expert_down = nullptr;  // like those of ffn, one behind the other
 };
 
 struct ModelWeights {
@@ -36,7 +38,7 @@ struct ModelWeights {
 };
 
 // Sizes by the name that the config gives them; kNone ends the list.
-enum class Extent : uint8_t { kNone, kHidden, kFfn, kVocab, kQueryWidth, kKvWidth, kHeadDim, kRopePairs };
+enum class Extent : uint8_t { kNone, kHidden, kFfn, kVocab, kQueryWidth, kKvWidth, kHeadDim, kRopePairs, kExperts };
 enum class Presence : uint8_t { kRequired, kOptional };
 
 // Where a weight comes from: its name in the checkpoint ("blk.<layer>." in front of a layer's) and its dims, dims[0] first.
@@ -44,7 +46,7 @@ template <class Weights>
 struct TensorRule {
   const Weight* Weights::*member;
   std::string_view name;
-  std::array<Extent, 2> dims;
+  std::array<Extent, 3> dims;
   Presence presence = Presence::kRequired;
 };
 

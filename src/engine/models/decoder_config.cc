@@ -16,6 +16,8 @@ constexpr int64_t kMaxHeads = 1024;
 constexpr int64_t kMaxHeadDim = 1024;
 constexpr int64_t kMaxHidden = 1 << 17;
 constexpr int64_t kMaxFfn = 1 << 20;
+constexpr int64_t kMaxExperts = 1024;
+constexpr int64_t kMaxUsedExperts = 32;
 constexpr int64_t kMaxVocab = 1 << 24;
 constexpr int64_t kMaxContext = std::numeric_limits<int32_t>::max();
 
@@ -119,9 +121,18 @@ Status ReadHeads(const ArchKeys& keys, ModelConfig& config) {
   return {};
 }
 
+Status ReadExperts(const ArchKeys& keys, ModelConfig& config) {
+  OSCAR_ASSIGN_OR_RETURN(config.num_experts, keys.Size("expert_count", kMaxExperts));
+  OSCAR_ASSIGN_OR_RETURN(config.num_used_experts, keys.Size("expert_used_count", kMaxUsedExperts));
+  OSCAR_ASSIGN_OR_RETURN(config.ffn_size, keys.Size("expert_feed_forward_length", kMaxFfn));
+  if (config.num_used_experts <= config.num_experts) return {};
+  return BadKey(StatusCode::kCorruptData, keys.Key("expert_used_count"),
+                "is " + std::to_string(config.num_used_experts) + ", more than the " + std::to_string(config.num_experts) + " experts");
+}
+
 // What llama.cpp's converters write for other kinds of models under the same architecture name.
-Status RefuseOtherKinds(const io::GgufMetadata& metadata, const ArchKeys& keys) {
-  OSCAR_TRY(keys.RequireOff("expert_count", 0, "a mixture of experts"));
+Status RefuseOtherKinds(const io::GgufMetadata& metadata, const ArchKeys& keys, FeedForward feed_forward) {
+  if (feed_forward == FeedForward::kDense) OSCAR_TRY(keys.RequireOff("expert_count", 0, "a mixture of experts"));
   OSCAR_TRY(keys.RequireOff("attention.sliding_window", 0, "sliding-window attention"));
   OSCAR_ASSIGN_OR_RETURN(const bool causal, metadata.BoolOr(keys.Key("attention.causal"), true));
   if (!causal) return BadKey(StatusCode::kUnsupported, keys.Key("attention.causal"), "is false: encoders are not supported");
@@ -159,15 +170,19 @@ Status RefuseOtherYarnKeys(const io::GgufMetadata& metadata, const ArchKeys& key
 
 }  // namespace
 
-Result<ModelConfig> ReadDecoderConfig(const io::GgufMetadata& metadata, std::string_view name, RopePairs pairs) {
+Result<ModelConfig> ReadDecoderConfig(const io::GgufMetadata& metadata, std::string_view name, RopePairs pairs, FeedForward feed_forward) {
   const ArchKeys keys(metadata, name);
-  OSCAR_TRY(RefuseOtherKinds(metadata, keys));
+  OSCAR_TRY(RefuseOtherKinds(metadata, keys, feed_forward));
   ModelConfig config;
   config.architecture = std::string(name);
   OSCAR_ASSIGN_OR_RETURN(config.name, metadata.StringOr("general.name", ""));
   OSCAR_ASSIGN_OR_RETURN(config.kv.num_layers, keys.Size("block_count", kMaxLayers));
   OSCAR_ASSIGN_OR_RETURN(config.hidden_size, keys.Size("embedding_length", kMaxHidden));
-  OSCAR_ASSIGN_OR_RETURN(config.ffn_size, keys.Size("feed_forward_length", kMaxFfn));
+  if (feed_forward == FeedForward::kExperts) {
+    OSCAR_TRY(ReadExperts(keys, config));
+  } else {
+    OSCAR_ASSIGN_OR_RETURN(config.ffn_size, keys.Size("feed_forward_length", kMaxFfn));
+  }
   OSCAR_ASSIGN_OR_RETURN(config.vocab_size, ReadVocabSize(metadata, keys));
   OSCAR_TRY(ReadHeads(keys, config));
 

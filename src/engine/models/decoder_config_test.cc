@@ -99,6 +99,28 @@ TEST(DecoderConfig, EveryBadKeyIsNamed) {
   }
 }
 
+TEST(DecoderConfig, AMixtureOfExpertsHasItsOwnSizes) {
+  const auto read = [](int64_t count, int64_t used, int64_t width) {
+    io::GgufMetadata metadata = GoodKeys();
+    metadata.Set("llama.expert_count", count);
+    metadata.Set("llama.expert_used_count", used);
+    metadata.Set("llama.expert_feed_forward_length", width);
+    return ReadDecoderConfig(metadata, "llama", RopePairs::kAdjacent, FeedForward::kExperts);
+  };
+  const auto config = read(128, 8, 768);
+  ASSERT_TRUE(config.ok()) << config.status().message();
+  EXPECT_EQ(config->num_experts, 128);
+  EXPECT_EQ(config->num_used_experts, 8);
+  EXPECT_EQ(config->ffn_size, 768);
+  EXPECT_EQ(config->step_ffn_size(), 8 * 768);
+  EXPECT_EQ(read(128, 0, 768).status().code(), StatusCode::kCorruptData);
+  EXPECT_EQ(read(128, 33, 768).status().code(), StatusCode::kCorruptData);
+  EXPECT_EQ(read(4, 5, 768).status().code(), StatusCode::kCorruptData);
+  EXPECT_EQ(read(1 << 20, 8, 768).status().code(), StatusCode::kCorruptData);
+  EXPECT_EQ(read(128, 8, 0).status().code(), StatusCode::kCorruptData);
+  EXPECT_EQ(ReadDecoderConfig(GoodKeys(), "llama", RopePairs::kAdjacent, FeedForward::kExperts).status().code(), StatusCode::kNotFound);
+}
+
 TEST(DecoderConfig, EveryRequiredKeyIsMissed) {
   for (const char* suffix : {"block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count",
                              "attention.layer_norm_rms_epsilon", "vocab_size"}) {

@@ -44,5 +44,8 @@ constexpr TensorRule<LayerWeights> AttentionOutputBias(Presence presence) {
   return {&LayerWeights::attention_output_bias, "attn_output.bias", {Extent::kHidden}, presence};
 }
 
+inline constexpr TensorRule<LayerWeights> kQueryNorm{&LayerWeights::query_norm, "attn_q_norm.weight", {Extent::kHeadDim}};
+inline constexpr TensorRule<LayerWeights> kKeyNorm{&LayerWeights::key_norm, "attn_k_norm.weight", {Extent::kHeadDim}};
+
 }  // namespace dense_decoder
 }  // namespace oscar::engine

@@ -31,6 +31,7 @@ int64_t SizeOf(Extent extent, const ModelConfig& config) {
     case Extent::kKvWidth: return int64_t{config.kv.num_kv_heads} * config.kv.head_dim;
     case Extent::kHeadDim: return config.kv.head_dim;
     case Extent::kRopePairs: return config.rope_dims / 2;
+    case Extent::kExperts: return config.num_experts;
     case Extent::kNone: break;
   }
   return 0;
@@ -65,6 +66,11 @@ Status CheckFactors(const Weight* factors) {
     }
   }
   return {};
+}
+
+// Random weights have none of their own and are BF16 on the device.
+uint64_t BytesOf(const Weight* weight) {
+  return weight->is_random ? 2 * static_cast<uint64_t>(weight->dims[0] * NumRows(*weight)) : weight->bytes.size();
 }
 
 // Index of the first value that is NaN or infinite, or -1. Integer tests, because the compiler cannot reorder float sums.
@@ -124,7 +130,14 @@ class LoadedModel final : public Model {
   uint64_t weight_bytes() const override { return checkpoint_->weight_bytes(); }
   uint64_t step_weight_bytes() const override {
     const ModelWeights& weights = context_.weights;
-    return weight_bytes() - (weights.output == weights.token_embedding ? 0 : weights.token_embedding->bytes.size());
+    uint64_t unread = weights.output == weights.token_embedding ? 0 : BytesOf(weights.token_embedding);
+    const auto experts = static_cast<uint64_t>(context_.config.num_experts), used = static_cast<uint64_t>(context_.config.num_used_experts);
+    for (const LayerWeights& layer : weights.layers) {
+      for (const Weight* matrices : {layer.expert_gate, layer.expert_up, layer.expert_down}) {
+        if (matrices != nullptr) unread += BytesOf(matrices) / experts * (experts - used);
+      }
+    }
+    return weight_bytes() - unread;
   }
   std::optional<uint64_t> free_device_memory() const override { return ops_->free_device_memory(); }
   Result<MomentAccumulator> NewMoments(const OscarFitOptions& options) override { return ops_->NewMoments(context_.config.kv, options); }

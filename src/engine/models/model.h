@@ -23,11 +23,12 @@ namespace oscar::engine {
 
 // Shape and constants of a model, from its metadata.
 struct ModelConfig {
-  std::string architecture;    // "llama", "qwen2", "qwen3"
+  std::string architecture;    // "llama", "qwen2", "qwen3", "qwen3moe"
   std::string name;            // general.name
   KvShape kv;                  // layers, heads, head_dim
   int hidden_size = 0;
-  int ffn_size = 0;
+  int ffn_size = 0;            // of one expert where there are some
+  int num_experts = 0, num_used_experts = 0;  // 0: none
   int vocab_size = 0;
   int max_context = 0;         // tokens the model was trained for (after RoPE scaling)
   float norm_epsilon = 0;
@@ -35,6 +36,9 @@ struct ModelConfig {
   bool rope_neox = false;      // rotate halves (true) or adjacent pairs (false)
   int rope_dims = 0;           // rotary dimensions; <= head_dim
   float attention_scale = 0;   // 1/sqrt(head_dim) unless the file says otherwise
+
+  // Of what a token passes.
+  int step_ffn_size() const { return num_experts > 0 ? ffn_size * num_used_experts : ffn_size; }
 };
 
 // Some tokens of one sequence; their positions are first_position, first_position + 1, ... = the cache's length.

@@ -71,6 +71,16 @@ struct Side {
   }
 };
 
+// 800 tokens of prose.
+std::vector<int32_t> TokensOfText(const Model& model) {
+  const auto tokenizer = std::move(Tokenizer::Create(model.metadata())).value();
+  std::string text;
+  while (text.size() < 4000) text += kText + std::to_string(text.size()) + " bytes so far. ";
+  std::vector<int32_t> tokens = *tokenizer->Encode(text, {});
+  tokens.resize(std::min<size_t>(tokens.size(), 800));
+  return tokens;
+}
+
 class CudaModelTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(CudaModelTest, DistributionsAndGreedyTokensAreThoseOfTheCpu) {
@@ -85,11 +95,7 @@ TEST_P(CudaModelTest, DistributionsAndGreedyTokensAreThoseOfTheCpu) {
   auto loaded = Model::Load(path, kThreads, Device::kCuda);
   ASSERT_TRUE(loaded.ok()) << loaded.status().message();
   device.model = std::move(loaded).value();
-  const auto tokenizer = std::move(Tokenizer::Create(cpu.model->metadata())).value();
-  std::string text;
-  while (text.size() < 4000) text += kText + std::to_string(text.size()) + " bytes so far. ";
-  std::vector<int32_t> tokens = *tokenizer->Encode(text, {});
-  tokens.resize(std::min<size_t>(tokens.size(), 800));
+  const std::vector<int32_t> tokens = TokensOfText(*cpu.model);
   const int vocab = cpu.model->config().vocab_size;
   // Exact rows only: codes at the edge of two levels would amplify the last bits of a row. kv_cache_cuda_test.cc compares the
   // codes of equal rows.
@@ -133,6 +139,43 @@ TEST_P(CudaModelTest, DistributionsAndGreedyTokensAreThoseOfTheCpu) {
   }
 }
 
+// The same device with weights in BF16 and in FP8: what rounding weights, and rows of large steps, to three bits of mantissa costs.
+TEST_P(CudaModelTest, Fp8WeightsKeepDistributions) {
+  int devices = 0;
+  if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
+  const char* folder = std::getenv("OSCAR_TEST_MODELS");
+  if (folder == nullptr) GTEST_SKIP() << "OSCAR_TEST_MODELS is not set";
+  const auto path = std::filesystem::path(folder) / GetParam();
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << path << " is not there";
+  Side stored, rounded;
+  for (const auto& [side, precision] : {std::pair{&stored, WeightPrecision::kStored}, {&rounded, WeightPrecision::kFp8}}) {
+    auto loaded = Model::Load(std::move(io::GgufFile::Open(path)).value(), kThreads, Device::kCuda, precision);
+    ASSERT_TRUE(loaded.ok()) << loaded.status().message();
+    side->model = std::move(loaded).value();
+  }
+  const std::vector<int32_t> tokens = TokensOfText(*stored.model);
+  const int vocab = stored.model->config().vocab_size;
+  for (const size_t step : {size_t{400}, size_t{1}}) {  // cuBLASLt, and the kernel for few rows
+    const size_t end = step == 1 ? 200 : tokens.size();
+    double sum = 0, same_top = 0;
+    stored.Start("bf16");
+    rounded.Start("bf16");
+    for (size_t at = 0; at < end; at += step) {
+      const auto part = std::span<const int32_t>(tokens).subspan(at, std::min(step, end - at));
+      stored.Forward(part, true);
+      rounded.Forward(part, true);
+      for (size_t row = 0; row < part.size(); ++row) {
+        const float *p = stored.logits.data() + row * vocab, *q = rounded.logits.data() + row * vocab;
+        sum += Divergence(p, q, vocab);
+        same_top += std::max_element(p, p + vocab) - p == std::max_element(q, q + vocab) - q;
+      }
+    }
+    const auto count = static_cast<double>(end);
+    std::printf("%s: KL of FP8 weights %.2e nats, same top token %.4f, %zu tokens in steps of %zu\n", GetParam(), sum / count, same_top / count, end, step);
+    EXPECT_LE(sum / count, 0.1);
+  }
+}
+
 std::unique_ptr<Model> LoadTiny(const testing::TinyModel& tiny, BatchRounding rounding, WeightPrecision precision = WeightPrecision::kStored) {
   const auto path = std::filesystem::path(::testing::TempDir()) / ("oscar_tiny_" + std::to_string(::getpid()) + ".gguf");
   tiny.WriteTo(path);
@@ -147,7 +190,7 @@ std::unique_ptr<Model> LoadTiny(const testing::TinyModel& tiny, BatchRounding ro
 TEST(CudaTinyModel, LogitsAndBestTokensAreThoseInDouble) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-  for (const char* const architecture : {"llama", "qwen2", "qwen3"}) {
+  for (const char* const architecture : {"llama", "qwen2", "qwen3", "qwen3moe"}) {
     SCOPED_TRACE(architecture);
     testing::TinyModelOptions options;
     options.architecture = architecture;
@@ -219,6 +262,10 @@ TEST(CudaTinyModel, Fp8LogitsAreNearThoseInDouble) {
   const auto refused = Model::Load(std::move(io::GgufFile::Open(path)).value(), 1, Device::kCuda, WeightPrecision::kFp8, BatchRounding::kInvariant);
   std::filesystem::remove(path);
   EXPECT_EQ(refused.status().code(), StatusCode::kUnsupported);
+  testing::TinyModel({.architecture = "qwen3moe"}).WriteTo(path);
+  const auto experts = Model::Load(std::move(io::GgufFile::Open(path)).value(), 1, Device::kCuda, WeightPrecision::kFp8);
+  std::filesystem::remove(path);
+  EXPECT_EQ(experts.status().code(), StatusCode::kUnsupported) << experts.status().message();
 }
 
 // Tokens drawn on the device are those that a Sampler draws from the logits of the same step, and positions count.
@@ -282,7 +329,7 @@ std::vector<float> InvariantLogits(Model& model, const char* method, std::span<c
 TEST(CudaTinyModel, InvariantRoundingMakesLogitsTheSameBitsInEveryBatchAndEveryStepSize) {
   int devices = 0;
   if (cudaGetDeviceCount(&devices) != cudaSuccess || devices == 0) GTEST_SKIP() << "no CUDA device";
-  for (const char* const architecture : {"qwen2", "qwen3"}) {
+  for (const char* const architecture : {"qwen2", "qwen3", "qwen3moe"}) {
     const testing::TinyModel tiny({.architecture = architecture, .context_length = 1024});
     const auto model = LoadTiny(tiny, BatchRounding::kInvariant);
     ASSERT_NE(model, nullptr);

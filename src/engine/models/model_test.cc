@@ -98,7 +98,10 @@ std::vector<Variant> Variants() {
           {"qwen2", {.architecture = "qwen2"}},
           {"qwen2_yarn", {.architecture = "qwen2", .scaling_type = "yarn", .scaling_factor = 4, .original_context = 64}},
           {"qwen3", {.architecture = "qwen3"}},
-          {"qwen3_single_head", {.architecture = "qwen3", .num_query_heads = 1, .num_kv_heads = 1}}};
+          {"qwen3_single_head", {.architecture = "qwen3", .num_query_heads = 1, .num_kv_heads = 1}},
+          {"qwen3moe", {.architecture = "qwen3moe"}},
+          {"qwen3moe_one_of_many", {.architecture = "qwen3moe", .num_experts = 40, .num_used_experts = 1}},
+          {"qwen3moe_all", {.architecture = "qwen3moe", .num_experts = 4, .num_used_experts = 4}}};
 }
 
 class ModelVariantTest : public ::testing::TestWithParam<Variant> {};
@@ -300,17 +303,22 @@ std::vector<float> InvariantLogits(Model& model, std::string_view method, std::s
 }
 
 TEST(Model, InvariantRoundingMakesLogitsTheSameBitsInEveryBatchAndEveryStepSize) {
-  const TinyModel tiny({.architecture = "qwen3", .context_length = 512});
-  const auto path = TemporaryPath();
-  tiny.WriteTo(path);
-  auto model = Model::Load(std::move(io::GgufFile::Open(path)).value(), 2, Device::kCpu, WeightPrecision::kStored, BatchRounding::kInvariant);
-  std::filesystem::remove(path);
-  ASSERT_TRUE(model.ok()) << model.status().message();
-  const std::vector<int32_t> tokens = RandomTokens(330, tiny.options().vocab);
-  for (const char* method : {"int2:hadamard", "bf16"}) {
-    const std::vector<float> one_by_one = InvariantLogits(**model, method, tokens, 1, 0);
-    for (const auto& [step_tokens, others] : {std::pair<size_t, int>{64, 0}, {330, 0}, {1, 15}, {7, 3}, {256, 1}}) {
-      EXPECT_EQ(InvariantLogits(**model, method, tokens, step_tokens, others), one_by_one) << method << " " << step_tokens << " " << others;
+  for (const char* const architecture : {"qwen3", "qwen3moe"}) {
+    const TinyModel tiny({.architecture = architecture, .context_length = 512});
+    const auto path = TemporaryPath();
+    tiny.WriteTo(path);
+    auto model = Model::Load(std::move(io::GgufFile::Open(path)).value(), 2, Device::kCpu,
+                             WeightPrecision::kStored, BatchRounding::kInvariant);
+    std::filesystem::remove(path);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    const std::vector<int32_t> tokens = RandomTokens(330, tiny.options().vocab);
+    for (const char* method : {"int2:hadamard", "bf16"}) {
+      const std::vector<float> one_by_one = InvariantLogits(**model, method, tokens, 1, 0);
+      for (const auto& [step_tokens, others] :
+           {std::pair<size_t, int>{64, 0}, {330, 0}, {1, 15}, {7, 3}, {256, 1}}) {
+        EXPECT_EQ(InvariantLogits(**model, method, tokens, step_tokens, others), one_by_one)
+            << architecture << " " << method << " " << step_tokens << " " << others;
+      }
     }
   }
 }

@@ -13,8 +13,7 @@ constexpr std::string_view kNames[] = {"qwen3"};
 constexpr TensorRule<ModelWeights> kTensors[] = {kTokenEmbedding, kOutputNorm, kOutput};
 constexpr TensorRule<LayerWeights> kLayerTensors[] = {
     kAttentionNorm, kQuery, kKey, kValue, kAttentionOutput, kFfnNorm, kFfnGate, kFfnUp, kFfnDown,
-    {&LayerWeights::query_norm, "attn_q_norm.weight", {Extent::kHeadDim}},
-    {&LayerWeights::key_norm, "attn_k_norm.weight", {Extent::kHeadDim}}};
+    kQueryNorm, kKeyNorm};
 
 Result<ModelConfig> ReadConfig(const io::GgufMetadata& metadata, std::string_view name) {
   return ReadDecoderConfig(metadata, name, RopePairs::kHalves);

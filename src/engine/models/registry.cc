@@ -10,9 +10,10 @@ namespace oscar::engine {
 extern const ModelArch kLlama;
 extern const ModelArch kQwen2;
 extern const ModelArch kQwen3;
+extern const ModelArch kQwen3Moe;
 
 namespace {
-constexpr const ModelArch* kArchs[] = {&kLlama, &kQwen2, &kQwen3};
+constexpr const ModelArch* kArchs[] = {&kLlama, &kQwen2, &kQwen3, &kQwen3Moe};
 }  // namespace
 
 const ModelArch* FindArch(std::string_view name) {

@@ -40,6 +40,13 @@ struct Tensor {
   ggml_tensor* node = nullptr;
 };
 
+// A mixture of experts. Of each row the num_used experts of the largest probabilities are asked, the lower one at equals.
+struct ExpertWeights {
+  const Weight* router = nullptr;                                // [experts, hidden]
+  const Weight *gate = nullptr, *up = nullptr, *down = nullptr;  // [experts, ffn, hidden] twice, [experts, hidden, ffn]
+  int num_used = 0;
+};
+
 // Rows that outlive a recording, f32 without gaps.
 enum class Slot : uint8_t { kHidden, kQuery, kKey, kValue, kAttention, kLogits };
 inline constexpr int kNumSlots = 6;
@@ -133,6 +140,8 @@ class Ops {
   // factors: f32 [dims / 2] dividing the frequencies (llama3), or nullptr.
   virtual Tensor Rope(Tensor x, int head_dim, const RopeParams& params, const Weight* factors) = 0;
   virtual Tensor SwiGlu(Tensor gate, Tensor up) = 0;                    // silu(gate) * up
+  // The sum of p_e down_e(silu(gate_e x) * up_e x) over the experts e of a row; p is softmax(router x), divided by its sum over them.
+  virtual Tensor Experts(const ExpertWeights& weights, Tensor x) = 0;
   virtual Tensor GatherOutputRows(Tensor x) = 0;                        // [num_output_rows, width]
 };
 

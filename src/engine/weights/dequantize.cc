@@ -11,7 +11,7 @@
 namespace oscar::engine {
 
 Status DequantizeRowsInto(const Weight& weight, int64_t first_row, int64_t num_rows, std::span<float> rows) {
-  OSCAR_CHECK_MSG(weight.dims.size() == 2 && first_row >= 0 && num_rows >= 0 && first_row + num_rows <= weight.dims[1], weight.name);
+  OSCAR_CHECK_MSG(weight.dims.size() >= 2 && first_row >= 0 && num_rows >= 0 && first_row + num_rows <= NumRows(weight), weight.name);
   const auto type = static_cast<ggml_type>(weight.type);
   const size_t row_bytes = ggml_row_size(type, weight.dims[0]);
   const std::byte* from = weight.bytes.data() + static_cast<size_t>(first_row) * row_bytes;

@@ -121,14 +121,14 @@ class GgufCheckpoint final : public Checkpoint {
   }
 
   Status Widen(Weight& weight) {
-    const size_t num_elements = static_cast<size_t>(weight.dims[0] * weight.dims[1]);
+    const size_t num_elements = static_cast<size_t>(weight.dims[0] * NumRows(weight));
     const size_t num_bytes = num_elements * sizeof(float);
     widened_.emplace_back(std::aligned_alloc(kTensorAlignment, (num_bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment));
     if (widened_.back() == nullptr) {
       return {StatusCode::kResourceExhausted, "no memory for tensor \"" + weight.name + "\" in f32: " + std::to_string(num_bytes) + " bytes"};
     }
     const std::span<float> rows(static_cast<float*>(widened_.back().get()), num_elements);
-    OSCAR_TRY(DequantizeRowsInto(weight, 0, weight.dims[1], rows));
+    OSCAR_TRY(DequantizeRowsInto(weight, 0, NumRows(weight), rows));
     weight.type = GGML_TYPE_F32;
     weight.bytes = std::as_bytes(rows);
     return {};

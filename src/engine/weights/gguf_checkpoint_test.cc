@@ -63,7 +63,7 @@ TEST(GgufCheckpoint, HandsOutTensorsOverTheFilesBytes) {
 TEST(GgufCheckpoint, WidenedWeightsAreTheStoredOnesInF32) {
   std::vector<std::byte> blocks(36);  // two blocks of q4_0: an f16 scale, then 16 bytes of codes around 8
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<std::byte>(i % 18 == 0 ? 0x00 : i % 18 == 1 ? 0x3C : 0x4A + i);  // scale 1
-  const auto built = GgufBuilder().Tensor("a", {4}, {1, 2, 3, 4}).Tensor("b", {32, 2}, kQ4_0, blocks);
+  const auto built = GgufBuilder().Tensor("a", {4}, {1, 2, 3, 4}).Tensor("b", {32, 2}, kQ4_0, blocks).Tensor("c", {32, 1, 2}, kQ4_0, blocks);
   Opened opened = Open(built);
   auto file = io::GgufFile::Parse(opened.bytes);
   const auto wide = MakeGgufCheckpoint(std::move(file).value(), WeightPrecision::kF32);
@@ -76,10 +76,13 @@ TEST(GgufCheckpoint, WidenedWeightsAreTheStoredOnesInF32) {
     const auto code = static_cast<unsigned>(blocks[i / 32 * 18 + 2 + i % 16]) >> (i % 32 < 16 ? 0 : 4) & 15;
     EXPECT_EQ(values[i], static_cast<float>(code) - 8) << i;
   }
+  const auto c = wide->Require("c", std::vector<int64_t>{32, 1, 2});  // two matrices
+  ASSERT_TRUE(c.ok()) << c.status().message();
+  EXPECT_TRUE(std::ranges::equal((*c)->bytes, (*b)->bytes));
   const auto a = wide->Require("a", std::vector<int64_t>{4});
   ASSERT_TRUE(a.ok());
   EXPECT_GE((*a)->bytes.data(), opened.bytes.data()) << "f32 stays in the file";
-  EXPECT_EQ(wide->weight_bytes(), 16u + 256u);
+  EXPECT_EQ(wide->weight_bytes(), 16u + 2 * 256u);
 }
 
 TEST(GgufCheckpoint, AMissingTensorIsNamedOrNull) {

@@ -10,16 +10,17 @@ struct PublishedShape {
   int layers, hidden, ffn, query_heads, kv_heads, head_dim, vocab;
   double rope_base;
   bool is_tied;  // the output layer is the embedding
+  int experts = 0, used_experts = 0;
 };
 constexpr PublishedShape kShapes[] = {
     {"qwen3-4b", "qwen3", 36, 2560, 9728, 32, 8, 128, 151936, 1e6, true},
     {"qwen3-8b", "qwen3", 36, 4096, 12288, 32, 8, 128, 151936, 1e6, false},
     {"qwen3-32b", "qwen3", 64, 5120, 25600, 64, 8, 128, 151936, 1e6, false},
     {"llama-3.1-8b", "llama", 32, 4096, 14336, 32, 8, 128, 128256, 5e5, false},
-    {"glm-4.7-rank", "qwen3", 92, 5120, 1728, 12, 1, 128, 18944, 1e6, false},
+    {"glm-4.7-rank", "qwen3moe", 92, 5120, 192, 12, 1, 128, 18944, 1e6, false, 161, 9},
 };
-// GLM-4.7 is one of eight ranks: an eighth of its 96 query and 8 KV heads and of the vocabulary, and of its experts those that a token takes, 8 of 160
-// and the shared one of 1,536 each, an eighth of their width as one FFN. Steps of one token read what a rank reads; more tokens take more experts there.
+// GLM-4.7 is one of eight ranks: an eighth of its 96 query and 8 KV heads, of the vocabulary and of the width of its experts, 1,536. A token takes 8 of
+// 160 and the shared one; here 9 of 161, and in the first three layers, which are dense there, as well.
 constexpr int kContext = 131072;
 
 class RandomCheckpoint final : public Checkpoint {
@@ -31,7 +32,11 @@ class RandomCheckpoint final : public Checkpoint {
     const auto set = [&](const char* key, int value) { metadata_.Set(prefix + key, int64_t{value}); };
     set("block_count", shape.layers);
     set("embedding_length", shape.hidden);
-    set("feed_forward_length", shape.ffn);
+    set(shape.experts > 0 ? "expert_feed_forward_length" : "feed_forward_length", shape.ffn);
+    if (shape.experts > 0) {
+      set("expert_count", shape.experts);
+      set("expert_used_count", shape.used_experts);
+    }
     set("attention.head_count", shape.query_heads);
     set("attention.head_count_kv", shape.kv_heads);
     set("attention.key_length", shape.head_dim);

@@ -42,6 +42,7 @@ class GgmlOps final : public Ops {
   Tensor RmsNorm(Tensor x, const Weight& gain, float epsilon) override;
   Tensor Rope(Tensor x, int head_dim, const RopeParams& params, const Weight* factors) override;
   Tensor SwiGlu(Tensor gate, Tensor up) override;
+  Tensor Experts(const ExpertWeights& weights, Tensor x) override;
   Tensor GatherOutputRows(Tensor x) override;
 
  private:

@@ -117,6 +117,9 @@ Status CudaOps::PlaceNodes() {
     if (node.kind == Kind::kNone || node.data != nullptr) continue;
     OSCAR_ASSIGN_OR_RETURN(node.data, TakeScratch(static_cast<size_t>(node.rows) * static_cast<size_t>(node.width)));
   }
+  for (const Node& node : nodes_) {
+    if (node.kind == Kind::kExperts) OSCAR_TRY(PlaceExperts(node));
+  }
   // What products of many rows need beside: their rows in bf16, and a place before residual, bias or gating.
   for (Node& node : nodes_) {
     const bool is_product = node.kind == Kind::kMatMul || node.kind == Kind::kGatedMatMul;
@@ -272,6 +275,8 @@ Status CudaOps::Emit(const Node& node) {
                                     stream_), "norm");
     case Kind::kSwiGlu:
       return FromCuda(LaunchSwiGlu(node.a->data, node.b->data, node.data, count, stream_), "SwiGLU");
+    case Kind::kExperts:
+      return EmitExperts(node);
     case Kind::kGather:
       return FromCuda(LaunchGather({node.a->data, output_rows_.data(), node.data, node.rows, node.width}, stream_), "rows");
     case Kind::kMatMul:

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "src/engine/ops/cpu/ggml_executor.h"
+#include "src/engine/ops/cuda/expert_kernels.h"
 #include "src/engine/ops/cuda/token_draw.h"
 #include "src/engine/ops/ops.h"
 #include "src/base/cuda_memory.h"
@@ -62,6 +63,7 @@ class CudaOps final : public Ops {
   Tensor RmsNorm(Tensor x, const Weight& gain, float epsilon) override;
   Tensor Rope(Tensor x, int head_dim, const RopeParams& params, const Weight* factors) override;
   Tensor SwiGlu(Tensor gate, Tensor up) override;
+  Tensor Experts(const ExpertWeights& weights, Tensor x) override;
   Tensor GatherOutputRows(Tensor x) override;
 
  private:
@@ -69,7 +71,15 @@ class CudaOps final : public Ops {
     cuda::DeviceArray<uint16_t> matrix;  // or the bytes of Fp8Bytes
     cuda::DeviceArray<float> vector;
   };
-  enum class Kind : uint8_t { kNone, kLoad, kEmbed, kMatMul, kGatedMatMul, kAddBias, kAdd, kRmsNorm, kRope, kSwiGlu, kGather };
+  enum class Kind : uint8_t { kNone, kLoad, kEmbed, kMatMul, kGatedMatMul, kAddBias, kAdd, kRmsNorm, kRope, kSwiGlu, kExperts, kGather };
+  // What a node of kExperts has beside.
+  struct Mixture {
+    const uint16_t *router = nullptr, *gate = nullptr, *up = nullptr, *down = nullptr;
+    int num_experts = 0, num_used = 0, ffn_width = 0;
+    int32_t *experts = nullptr, *order = nullptr;
+    ExpertChunk* chunks = nullptr;
+    float *logits = nullptr, *shares = nullptr, *gated = nullptr, *parts = nullptr;
+  };
   struct Node {
     Kind kind = Kind::kNone;
     int rows = 0, width = 0;
@@ -82,6 +92,7 @@ class CudaOps final : public Ops {
     float number = 0, epsilon = 0;         // epsilon of a norm; of RoPE or a product that normalises first
     int group = 0, pairs = 0;              // of norm and RoPE: values of a head; rotary pairs. Of an embedding: rows of the table
     bool halves = false;
+    Mixture* mixture = nullptr;
     float* data = nullptr;                 // the result
     uint16_t* rounded = nullptr;           // place of the result in bf16 or FP8, where a library product reads it
     bool is_rounded = false;
@@ -149,6 +160,8 @@ class CudaOps final : public Ops {
   Status MultiplyFp8(const Node& x, const uint16_t* matrix, int out_width, float* out);
   Status EmitFp8Product(Node& node);
   Status EmitFp8Embedding(const Node& node);
+  Status PlaceExperts(const Node& node);
+  Status EmitExperts(const Node& node);
   void DropFp8Plans();
   Status CopyLogits(const KeptGraph& graph);
   Status ReadDrawn(std::span<uint64_t> drawn);
@@ -186,6 +199,7 @@ class CudaOps final : public Ops {
   RecordingKey key_;
   bool is_kept_ = false;
   std::deque<Node> nodes_;       // of the recording in progress
+  std::deque<Mixture> mixtures_;  // likewise
   Status record_error_;          // of a verb
   int num_rows_ = 0;             // of SetInputs
   KeptGraph current_;            // what the recording in progress writes

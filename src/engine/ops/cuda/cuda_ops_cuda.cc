@@ -78,7 +78,10 @@ CudaOps::~CudaOps() {
 Status CudaOps::Place(const Weight& weight) {
   if (weights_.contains(&weight)) return {};
   PlacedWeight placed;
-  const int64_t width = weight.dims[0], rows = weight.dims.size() > 1 ? weight.dims[1] : 1;
+  const int64_t width = weight.dims[0], rows = NumRows(weight);
+  if (is_fp8_ && weight.dims.size() > 2) {
+    return {StatusCode::kUnsupported, "tensor \"" + weight.name + "\": FP8 weights are not supported for mixtures of experts"};
+  }
   if (is_fp8_ && weight.dims.size() > 1) {
     OSCAR_TRY(PlaceFp8(weight, placed));
     weights_.emplace(&weight, std::move(placed));
@@ -215,6 +218,7 @@ bool CudaOps::Begin(const RecordingKey& key) {
   OSCAR_CHECK(key.num_tokens >= 1 && key.num_tokens <= max_tokens_);
   key_ = key;
   nodes_.clear();
+  mixtures_.clear();
   current_ = {};
   scratch_chunk_ = scratch_used_ = 0;
   is_kept_ = false;
