@@ -132,6 +132,10 @@ Status Serve(ServeArguments& arguments) {
   Warn("serve", engine->kv()->warning);
   OSCAR_TRY(Plan(arguments, *engine));
   OSCAR_TRY(server->Serve(*engine, *engine->kv(), arguments.scheduler));
+  if (!arguments.server.tool_parser.empty()) {
+    OSCAR_ASSIGN_OR_RETURN(const std::string chat_template, engine->model().metadata().StringOr("tokenizer.chat_template", ""));
+    Warn("serve", engine::ToolParserWarning(arguments.server.tool_parser, chat_template));
+  }
   PrintStart(*engine, *server, arguments);
   while (!Interrupted()) std::this_thread::sleep_for(std::chrono::milliseconds(50));
   server->Say("oscar serve: finishing what runs (again Ctrl-C: at once)\n");

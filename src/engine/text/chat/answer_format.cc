@@ -57,6 +57,15 @@ Result<AnswerFormat> AnswerFormatNamed(std::string_view parser, std::string_view
   return format;
 }
 
+std::string ToolParserWarning(std::string_view parser, std::string_view source) {
+  const AnswerFormat shown = DetectAnswerFormat(source);
+  const Result<AnswerFormat> named = AnswerFormatNamed(parser, source);
+  if (!named.ok() || !shown.template_has_tools || shown.tools == ToolFormat::kUnknown || shown.tools == named->tools) return "";
+  const ToolFormat known = shown.tools == ToolFormat::kMistralNamed ? ToolFormat::kMistral : shown.tools;
+  const auto* name = std::ranges::find(kToolParsers, known, &std::pair<std::string_view, ToolFormat>::second);
+  return "--tool-parser " + std::string(parser) + ": the chat template shows calls as " + std::string(name->first) + " does; a call written so will be taken for text";
+}
+
 std::string ToolParserNames() {
   std::string names;
   for (const auto& [name, format] : kToolParsers) names += (names.empty() ? "" : ", ") + std::string(name);

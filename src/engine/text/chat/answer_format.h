@@ -41,6 +41,10 @@ AnswerFormat DetectAnswerFormat(std::string_view template_source);
 // a template without tools unless they are told in this format (DescribeTools).
 Result<AnswerFormat> AnswerFormatNamed(std::string_view parser, std::string_view template_source);
 
+// What to say when the template shows calls in another notation than `parser` reads; empty when it does not, or in one that is not known.
+// Precondition: AnswerFormatNamed takes them.
+std::string ToolParserWarning(std::string_view parser, std::string_view template_source);
+
 // "hermes, qwen3_coder, ..."
 std::string ToolParserNames();
 

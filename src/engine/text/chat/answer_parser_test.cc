@@ -179,6 +179,11 @@ TEST(AnswerFormat, IsWhatANameSaysWhereTheTemplateHasTools) {
   }
   EXPECT_EQ(AnswerFormatNamed("mistral", tools + "[TOOL_CALLS]f[ARGS]")->tools, ToolFormat::kMistralNamed);
   EXPECT_EQ(AnswerFormatNamed("llama", tools).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(ToolParserWarning("hermes", tools), "");  // nothing known of it
+  EXPECT_EQ(ToolParserWarning("hermes", tools + "<tool_call>"), "");
+  EXPECT_EQ(ToolParserWarning("mistral", tools + "[TOOL_CALLS]f[ARGS]"), "");
+  EXPECT_EQ(ToolParserWarning("glm45", tools + "<tool_call>"), "--tool-parser glm45: the chat template shows calls as hermes does; a call written so will be taken for text");
+  EXPECT_EQ(ToolParserWarning("hermes", "{{ messages }}"), "");
 }
 
 TEST(AnswerFormat, ToolsBecomeWordsForATemplateWithoutThem) {
