@@ -37,8 +37,9 @@ def resident_bytes(process):
 
 
 def thread_seconds(process):
-    """Processor time of each thread, the busiest last."""
-    return sorted(int((task / "schedstat").read_text().split()[0]) / 1e9 for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir())
+    """Processor time of each thread, the busiest last, but of the first, which looks for signals and touches no request."""
+    tasks = [task for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir() if task.name != str(process.pid)]
+    return sorted(int((task / "schedstat").read_text().split()[0]) / 1e9 for task in tasks)
 
 
 def post(body, path="/v1/completions", fields=""):
@@ -105,24 +106,29 @@ class Goals(unittest.TestCase):
             reader.start()
             while sum(map(len, streams.times)) < 20 or server.metrics()["oscar_requests_waiting"] < 2:
                 time.sleep(0.02)
-            before, seconds = resident_bytes(server.process), []
+            before, seconds, let_in = resident_bytes(server.process), [], 0
             begin = time.monotonic()
             with socket.create_connection(("127.0.0.1", server.port)) as connection:
-                while len(seconds) < 1000 and server.metrics()["oscar_requests_waiting"] >= 2:
-                    for _ in range(50):
-                        sent = time.perf_counter()
-                        connection.sendall(post({"prompt": [1000], "max_tokens": 1}))
-                        head, body = read_answer(connection)
-                        if " 429 " in head.splitlines()[0]:
-                            seconds.append(time.perf_counter() - sent)
-                            self.assertIn("retry-after", head.lower())
+                while len(seconds) < 1000 and not let_in:
+                    sent = time.perf_counter()
+                    connection.sendall(post({"prompt": [1000], "max_tokens": 1}))
+                    head, body = read_answer(connection)
+                    if " 429 " in head.splitlines()[0]:
+                        seconds.append(time.perf_counter() - sent)
+                        self.assertIn("retry-after", head.lower())
+                    else:
+                        let_in += 1
+            end = time.monotonic() + 10
+            while let_in and not any(streams.whole):  # one of the four has ended and made room
+                self.assertLess(time.monotonic(), end, "let in while the queue was full")
+                time.sleep(0.01)
             rate = len(seconds) / (time.monotonic() - begin)
             grown = resident_bytes(server.process) - before
             reader.join()
             self.assertEqual(streams.whole, [True] * 4)
             print(f"G3: {len(seconds)} refusals, {rate:.0f} a second beside four accepted requests that all finished: median {1000 * percentile(seconds, 0.5):.2f} ms, "
                   f"p99 {1000 * percentile(seconds, 0.99):.2f} ms (5); {grown / 1024:.0f} KiB more memory")
-            self.assertEqual(len(seconds) % 50, 0, "some were let in")
+            self.assertGreater(len(seconds), 100)
             self.assertLess(grown, 16 << 20)
             self.bound(percentile(seconds, 0.99), 0.005, "p99 of refusals")
 
@@ -151,6 +157,28 @@ class Goals(unittest.TestCase):
             print(f"G17: {held / 1024 / count:.1f} KiB a waiting stream, connection included (64)")
             self.assertLess(held / count, 64 * 1024)
             self.bound(percentile(seconds, 0.99), 0.010, "p99 of /health")
+
+    def test_g4_a_step_that_takes_too_long_is_said(self):
+        watchdog = 0.2
+        with RunningServer(*KV, "-c", "1024", "--step-tokens", "512", "--watchdog", str(watchdog), "--kv-bytes", "300000000") as server:
+            server.complete("hi", max_tokens=1)
+            self.assertEqual(server.request("GET", "/health")[0].status, 200)
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                begin = time.monotonic()
+                long = pool.submit(server.complete, tokens_of(512, 5), max_tokens=1)  # one step of a second and more
+                while server.request("GET", "/health")[0].status == 200:
+                    self.assertFalse(long.done(), "the step ended before it was too long")
+                    time.sleep(0.01)
+                took = time.monotonic() - begin
+                response, body = server.request("GET", "/health")
+                self.assertEqual((response.status, json.loads(body)["status"]), (503, "stalled"))
+                response, body = server.request("POST", "/v1/completions", {"prompt": [1000], "max_tokens": 1})
+                self.assertEqual((response.status, json.loads(body)["error"]["code"], int(response.headers["retry-after"])), (503, "engine_stalled", 5))
+                self.assertFalse(long.done())
+                long.result()
+            self.assertEqual(server.request("GET", "/health")[0].status, 200)
+        print(f"G4: /health says stalled {took:.2f} s after a request whose step does not end, with --watchdog {watchdog} ({watchdog + 1})")
+        self.bound(took, watchdog + 1, "until 503")
 
     def test_g5_a_long_prompt_does_not_hold_up_answers(self):
         bound_ms = 100

@@ -35,6 +35,7 @@ using boost::system::error_code;
 std::chrono::milliseconds Seconds(double seconds) { return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000)); }
 
 struct Shared {
+  asio::io_context* io = nullptr;
   HttpOptions options;
   HttpHandler handler;
   HttpErrorBody error_body;
@@ -56,6 +57,16 @@ struct Shared {
   std::mutex mutex;
   std::map<asio::ip::address, int> by_address;  // open connections
 };
+
+// What one thread gives to sessions while an HttpBatch of it lives, by server.
+struct GivenWork {
+  struct Part {
+    asio::any_io_executor strand;
+    std::function<void()> work;
+  };
+  std::vector<std::pair<asio::io_context*, std::vector<Part>>> of_servers;
+};
+thread_local GivenWork* given_work = nullptr;
 
 // A bound on how long operations of a socket take. tcp_stream's own would close the socket, and the client would not hear why.
 class Deadline {
@@ -107,60 +118,83 @@ class Session : public std::enable_shared_from_this<Session> {
     });
   }
 
-  void SendWhole(int status, HttpFields fields, std::string body) {
-    asio::post(stream_.get_executor(), [self = shared_from_this(), status, fields = std::move(fields), body = std::move(body)]() mutable {
-      if (self->gone_ || self->head_sent_) return;
-      self->head_sent_ = true;
-      std::string head = self->Head(status, fields) + (status == 204 ? "" : "Content-Length: " + std::to_string(body.size()) + "\r\n") + "\r\n";
-      if (self->request_method_ != "HEAD") head += body;
-      self->Queue(std::move(head));
-      self->Finish();
+  // What a responder asks for: nothing once its request is over.
+  void SendWhole(uint64_t serial, int status, HttpFields fields, std::string body) {
+    Give(serial, [this, status, fields = std::move(fields), body = std::move(body)] {
+      if (head_sent_) return;
+      head_sent_ = true;
+      std::string head = Head(status, fields) + (status == 204 ? "" : "Content-Length: " + std::to_string(body.size()) + "\r\n") + "\r\n";
+      if (request_method_ != "HEAD") head += body;
+      Queue(std::move(head));
+      Finish();
     });
   }
-  void BeginStream(int status, HttpFields fields) {
-    asio::post(stream_.get_executor(), [self = shared_from_this(), status, fields = std::move(fields)] {
-      if (self->gone_ || self->head_sent_) return;
-      self->head_sent_ = self->streaming_ = true;
-      self->chunked_ = self->version_ >= 11;
-      if (!self->chunked_) self->keep_alive_ = false;
-      self->Queue(self->Head(status, fields) + (self->chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
+  void BeginStream(uint64_t serial, int status, HttpFields fields) {
+    Give(serial, [this, status, fields = std::move(fields)] {
+      if (head_sent_) return;
+      head_sent_ = streaming_ = true;
+      chunked_ = version_ >= 11;
+      if (!chunked_) keep_alive_ = false;
+      Queue(Head(status, fields) + (chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
     });
   }
-  void WriteStream(std::string part) {
-    asio::post(stream_.get_executor(), [self = shared_from_this(), part = std::move(part)]() mutable {
-      if (self->gone_ || !self->streaming_ || part.empty()) return;
-      if (self->unsent_ > self->shared_->options.max_unsent_bytes) return self->Close();
-      if (self->chunked_) {
+  void WriteStream(uint64_t serial, std::string part) {
+    Give(serial, [this, part = std::move(part)]() mutable {
+      if (!streaming_ || part.empty()) return;
+      if (unsent_ > shared_->options.max_unsent_bytes) return Close();
+      if (chunked_) {
         char size[20];
         std::snprintf(size, sizeof(size), "%zx\r\n", part.size());
         part = size + part + "\r\n";
       }
-      self->Queue(std::move(part));
+      Queue(std::move(part));
     });
   }
-  void EndStream() {
-    asio::post(stream_.get_executor(), [self = shared_from_this()] {
-      if (self->gone_ || !self->streaming_) return;
-      if (self->chunked_) self->Queue("0\r\n\r\n");
-      self->Finish();
+  void EndStream(uint64_t serial) {
+    Give(serial, [this] {
+      if (!streaming_) return;
+      if (chunked_) Queue("0\r\n\r\n");
+      Finish();
     });
   }
-  void CallWhenClosed(std::function<void()> closed) {
-    asio::post(stream_.get_executor(), [self = shared_from_this(), closed = std::move(closed)]() mutable {
+  void CallWhenClosed(uint64_t serial, std::function<void()> closed) {
+    asio::post(stream_.get_executor(), [self = shared_from_this(), serial, closed = std::move(closed)]() mutable {
       if (self->gone_) return closed();
-      if (self->owed_) self->closed_ = std::move(closed);
+      if (self->owed_ && serial == self->serial_) self->closed_ = std::move(closed);
     });
   }
 
  private:
   using Parser = http::request_parser<http::string_body>;
 
+  // Runs `work` on the strand if the request of that number is still under way then.
+  template <typename Work>
+  void Give(uint64_t serial, Work work) {
+    auto guarded = [self = shared_from_this(), serial, work = std::move(work)]() mutable {
+      if (!self->gone_ && serial == self->serial_) work();
+    };
+    if (given_work == nullptr) return asio::post(stream_.get_executor(), std::move(guarded));
+    auto found = std::ranges::find(given_work->of_servers, shared_->io, &std::pair<asio::io_context*, std::vector<GivenWork::Part>>::first);
+    if (found == given_work->of_servers.end()) found = given_work->of_servers.insert(found, {shared_->io, {}});
+    found->second.push_back({stream_.get_executor(), std::move(guarded)});
+  }
+
   void ReadHeader(bool first) {
     parser_.emplace();
     parser_->header_limit(shared_->options.max_header_bytes);
     parser_->body_limit(shared_->options.max_body_bytes);
+    if (first || buffer_.size() > 0) return ReadBegunHeader();
     // A connection that is kept open may be quiet for long; once a request begins, its header must come soon.
-    read_deadline_.Set(Seconds(first ? shared_->options.header_seconds : shared_->options.idle_seconds), shared_from_this());
+    read_deadline_.Set(Seconds(shared_->options.idle_seconds), shared_from_this());
+    stream_.socket().async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
+      self->read_deadline_.Clear();
+      if (self->gone_) return;
+      error ? self->Close() : self->ReadBegunHeader();
+    });
+  }
+
+  void ReadBegunHeader() {
+    read_deadline_.Set(Seconds(shared_->options.header_seconds), shared_from_this());
     http::async_read_header(stream_, buffer_, *parser_, [self = shared_from_this()](error_code error, size_t) {
       self->read_deadline_.Clear();
       if (error) return self->FailRead(error, "the header");
@@ -319,30 +353,31 @@ class Session : public std::enable_shared_from_this<Session> {
 
 class Responder final : public HttpResponder {
  public:
-  Responder(std::shared_ptr<Session> session, const std::shared_ptr<Shared>& shared) : session_(std::move(session)), shared_(shared) {}
+  Responder(std::shared_ptr<Session> session, uint64_t serial, const std::shared_ptr<Shared>& shared) : session_(std::move(session)), serial_(serial), shared_(shared) {}
   ~Responder() override {
     if (!answered_) {
-      session_->SendWhole(500, {{"Content-Type", "application/json"}}, shared_->error_body(500, "the request was not answered"));
+      session_->SendWhole(serial_, 500, {{"Content-Type", "application/json"}}, shared_->error_body(500, "the request was not answered"));
     } else if (streaming_) {
-      session_->EndStream();
+      session_->EndStream(serial_);
     }
   }
   void Send(int status, HttpFields fields, std::string body) override {
-    if (!answered_.exchange(true)) session_->SendWhole(status, std::move(fields), std::move(body));
+    if (!answered_.exchange(true)) session_->SendWhole(serial_, status, std::move(fields), std::move(body));
   }
   void Begin(int status, HttpFields fields) override {
     if (answered_.exchange(true)) return;
     streaming_ = true;
-    session_->BeginStream(status, std::move(fields));
+    session_->BeginStream(serial_, status, std::move(fields));
   }
-  void Write(std::string part) override { session_->WriteStream(std::move(part)); }
+  void Write(std::string part) override { session_->WriteStream(serial_, std::move(part)); }
   void End() override {
-    if (streaming_.exchange(false)) session_->EndStream();
+    if (streaming_.exchange(false)) session_->EndStream(serial_);
   }
-  void OnClosed(std::function<void()> closed) override { session_->CallWhenClosed(std::move(closed)); }
+  void OnClosed(std::function<void()> closed) override { session_->CallWhenClosed(serial_, std::move(closed)); }
 
  private:
   const std::shared_ptr<Session> session_;
+  const uint64_t serial_;  // of its request
   const std::shared_ptr<Shared> shared_;
   std::atomic<bool> answered_ = false, streaming_ = false;
 };
@@ -369,13 +404,14 @@ void Session::Dispatch() {
   owed_ = is_owing_ = true;
   ++shared_->owed_answers;
   WatchForClose();
-  shared_->handler(std::move(request), std::make_shared<Responder>(shared_from_this(), shared_));
+  shared_->handler(std::move(request), std::make_shared<Responder>(shared_from_this(), serial_, shared_));
 }
 
 class Server final : public HttpServer {
  public:
   Server(const HttpOptions& options, HttpHandler handler, HttpErrorBody error_body)
       : shared_(std::make_shared<Shared>()), acceptor_(io_) {
+    shared_->io = &io_;
     shared_->options = options;
     shared_->handler = std::move(handler);
     shared_->error_body = std::move(error_body);
@@ -438,6 +474,24 @@ class Server final : public HttpServer {
 };
 
 }  // namespace
+
+struct HttpBatch::Given : GivenWork {};
+
+HttpBatch::HttpBatch() {
+  if (given_work != nullptr) return;  // inside another, which gives it all
+  given_ = std::make_unique<Given>();
+  given_work = given_.get();
+}
+
+HttpBatch::~HttpBatch() {
+  if (given_ == nullptr) return;
+  given_work = nullptr;
+  for (auto& [io, parts] : given_->of_servers) {
+    asio::post(*io, [parts = std::move(parts)]() mutable {
+      for (GivenWork::Part& part : parts) asio::dispatch(part.strand, std::move(part.work));
+    });
+  }
+}
 
 const std::string* HttpRequest::Find(const std::string& lower_case_name) const {
   const auto found = fields.find(lower_case_name);

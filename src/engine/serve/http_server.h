@@ -50,6 +50,20 @@ class HttpResponder {
   virtual void OnClosed(std::function<void()> closed) = 0;
 };
 
+// What this thread gives to responders while one lives reaches them when it ends, all at once: a server thread wakes once for the
+// parts of many streams. Their servers must outlive it.
+class HttpBatch {
+ public:
+  HttpBatch();
+  ~HttpBatch();
+  HttpBatch(const HttpBatch&) = delete;
+  HttpBatch& operator=(const HttpBatch&) = delete;
+
+ private:
+  struct Given;
+  std::unique_ptr<Given> given_;
+};
+
 // Called on a server thread: must not block.
 using HttpHandler = std::function<void(HttpRequest request, std::shared_ptr<HttpResponder> responder)>;
 // The body of an error that the server itself answers (400, 408, 413, 414, 431, 500, 503), by status and reason.

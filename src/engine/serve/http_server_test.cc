@@ -6,7 +6,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <future>
+#include <mutex>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 namespace oscar::engine {
 namespace {
@@ -76,20 +82,88 @@ TEST(HttpServer, AStreamThatTheSocketCannotTakeAtOnceArrivesWhole) {
   EXPECT_EQ(text.substr(text.find("\r\n\r\n") + 4), wanted);
 }
 
+TEST(HttpServer, PartsOfABatchArriveTogetherInOrderAndNothingOfARequestThatIsOver) {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<HttpResponder>> held;
+  const auto server = Serving([&](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+    const std::lock_guard lock(mutex);
+    held.push_back(std::move(responder));
+  });
+  const auto take = [&](size_t count) {
+    for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+      const std::lock_guard lock(mutex);
+      if (held.size() == count) return std::exchange(held, {});
+    }
+  };
+  Client first(server->port()), second(server->port());
+  first.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  second.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  auto responders = take(2);
+  {
+    const HttpBatch batch;
+    for (const auto& responder : responders) {
+      const HttpBatch inner;
+      responder->Begin(200, {});
+      for (const char* part : {"one", "two", "three"}) responder->Write(part);
+      responder->End();
+    }
+    EXPECT_EQ(server->owed_answers(), 2);
+  }
+  for (Client* client : {&first, &second}) {
+    const std::string text = client->Read("0\r\n\r\n");
+    EXPECT_NE(text.find("3\r\none\r\n3\r\ntwo\r\n5\r\nthree\r\n0\r\n\r\n"), std::string::npos) << text;
+  }
+  // A part that comes late is not one of the next answer of the connection.
+  first.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  auto next = take(1);
+  next[0]->Begin(200, {});
+  for (const auto& responder : responders) responder->Write("late");
+  next[0]->Write("new");
+  next[0]->End();
+  const std::string text = first.Read("0\r\n\r\n");
+  EXPECT_NE(text.find("3\r\nnew\r\n"), std::string::npos) << text;
+  EXPECT_EQ(text.find("late"), std::string::npos) << text;
+}
+
 TEST(HttpServer, AClientThatDoesNotReadIsCut) {
   HttpOptions options;
   options.max_unsent_bytes = 100'000;
   std::shared_ptr<HttpResponder> held;
-  const auto server = Serving([&held](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+  std::promise<void> gone;
+  const auto server = Serving([&](const HttpRequest&, std::shared_ptr<HttpResponder> responder) {
+    responder->OnClosed([&gone] { gone.set_value(); });
     responder->Begin(200, {});
     for (int i = 0; i < 2000; ++i) responder->Write(std::string(10'000, 'x'));
+    responder->End();
     held = std::move(responder);
   }, options);
   Client client(server->port());
   client.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
-  EXPECT_LT(client.Read().size(), 20'000'000u);
+  // It is cut while it reads nothing, and then finds what the sockets held, without an end.
+  ASSERT_EQ(gone.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+  const std::string text = client.Read();
+  EXPECT_LT(text.size(), 20'000'000u);
+  EXPECT_FALSE(text.ends_with("0\r\n\r\n"));
   server->Stop();
   held.reset();  // no responder outlives its server
+}
+
+TEST(HttpServer, AKeptConnectionMayBeQuietButABegunHeaderMustCome) {
+  HttpOptions options;
+  options.header_seconds = 0.2;
+  options.idle_seconds = 60;
+  const auto server = Serving([](const HttpRequest&, std::shared_ptr<HttpResponder> responder) { responder->Send(200, {}, "well"); }, options);
+  Client client(server->port());
+  const std::string get = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+  client.Send(get);
+  EXPECT_TRUE(client.Read("well").ends_with("\r\n\r\nwell"));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  client.Send(get);
+  EXPECT_TRUE(client.Read("well").ends_with("\r\n\r\nwell"));
+  const auto begin = std::chrono::steady_clock::now();
+  client.Send("GET / HT");
+  EXPECT_TRUE(client.Read().starts_with("HTTP/1.1 408"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 TEST(HttpServer, WhatDoesNotComeInTimeEndsIn408AndAnIdleConnectionWithoutAWord) {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "src/base/check.h"
+#include "src/engine/serve/http_server.h"
 #include "src/engine/serve/running_request.h"
 #include "src/engine/serve/scheduler.h"
 
@@ -93,6 +94,7 @@ bool Scheduler::RunBatch() {
   if (status.ok()) {
     Measure(std::chrono::duration<double>(Clock::now() - begin).count());
     const size_t vocab = static_cast<size_t>(engine_.model().config().vocab_size);
+    const HttpBatch together;
     size_t row = 0;
     for (size_t i = 0; i < members_.size(); ++i) {
       const size_t rows = batch_[i].all_logits ? batch_[i].tokens.size() : 1;
