@@ -76,6 +76,7 @@ void ReadChoice(RequestFields& fields, const json& choice, ToolUse* use) {
     return wrong();
   } else if (choice.value("type", json()) == "function" && !NameOf(choice).empty()) {
     use->choice = ToolUse::Choice::kRequired;
+    use->parallel = false;  // one call was asked for; a small model would repeat it until its tokens are gone
     Restrict(fields, {NameOf(choice)}, use);
   } else if (choice.value("type", json()) == "allowed_tools") {
     const json allowed = choice.value("allowed_tools", json());

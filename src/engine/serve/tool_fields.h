@@ -19,7 +19,7 @@ struct ToolUse {
   };
   Choice choice = Choice::kNone;
   std::vector<Tool> tools;   // that may be called
-  bool parallel = true;      // more than one call in an answer
+  bool parallel = true;      // more than one call in an answer; never of a function that tool_choice names
   std::string json;          // all tools, for the template; empty without any
 };
 
