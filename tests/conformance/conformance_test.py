@@ -30,6 +30,14 @@ FAULTS = {
     "two ends": {"a_chat_stream_has_its_members"},
     "usage that nobody asked for": {"a_stream_ends_with_usage_where_asked"},
     "no [DONE]": {"a_chat_stream_has_its_members"},
+    "no challenge": {"a_wrong_key_is_401"},
+    "no HEAD": {"head_is_get_without_a_body"},
+    "bodies in chunks are refused": {"a_body_may_come_in_chunks"},
+    "too long is 500": {"a_prompt_that_is_too_long_is_400_and_hurts_nobody"},
+    "answers change": {"greedy_answers_are_the_same_again", "answers_at_the_same_time_are_those_alone", "a_stream_gives_the_whole_answer"},
+    "parts of text are refused": {"parts_of_text_are_the_text"},
+    "what it lacks is ignored": {"a_seed_gives_the_same_draws", "n_gives_so_many_choices", "log_probabilities_spell_the_answer", "a_bias_of_100_decides", "an_echo_scores_the_prompt",
+                                 "a_named_tool_is_called", "a_required_tool_is_called", "a_streamed_call_is_the_whole_one", "a_json_object_is_one", "an_answer_under_a_schema_validates"},
 }
 
 

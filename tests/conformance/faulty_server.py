@@ -19,6 +19,7 @@ class Refusal(Exception):
 class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     fault = ""
+    answers = 0
 
     def log_message(self, *arguments):
         pass
@@ -28,6 +29,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             data, kind = b"no", "text/plain"
         else:
             data, kind = json.dumps(value).encode(), "application/json"
+        if status == 401 and self.fault != "no challenge":
+            more = [*more, ("WWW-Authenticate", "Bearer")]
         self.send_response(status)
         for name, field in [("Content-Type", kind), ("Content-Length", str(len(data))), *more]:
             self.send_header(name, field)
@@ -51,10 +54,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.refuse(405, "POST", [("Allow", "POST")])
         self.refuse(404, "no such route")
 
-    do_HEAD = do_GET
+    def do_HEAD(self):
+        self.refuse(405, "HEAD") if self.fault == "no HEAD" else self.do_GET()
 
     def body(self):
         if self.headers.get("Transfer-Encoding") == "chunked":
+            if self.fault == "bodies in chunks are refused":
+                self.close_connection = True
+                raise Refusal(411, "length")
             data = b""
             while size := int(self.rfile.readline(), 16):
                 data += self.rfile.read(size)
@@ -81,12 +88,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
         chat = self.path == "/v1/chat/completions"
         prompt = self.prompt(body, chat)
         if len(prompt) > 100000:
-            raise Refusal(400, "too long")
+            raise Refusal(500 if self.fault == "too long is 500" else 400, "too long")
         limit = body.get("max_completion_tokens") or body.get("max_tokens", 16)
         words = WORDS[: min(limit, len(WORDS))]
         if self.fault == "one token too many":
             words = WORDS[: min(limit + 1, len(WORDS))]
-        text = " ".join(words)
+        Handler.answers += 1
+        text = " ".join(words) + (f" {Handler.answers}" if self.fault == "answers change" else "")
         reason = "length" if len(words) == limit else "stop"
         stops = [body["stop"]] if isinstance(body.get("stop"), str) else body.get("stop") or []
         for stop in stops:
@@ -110,7 +118,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if not isinstance(body.get("stream", False), bool) or not isinstance(body.get("stop", ""), (str, list)) or not isinstance(body.get("max_tokens", 1), int):
             raise Refusal(400, "types")
         for name in UNSUPPORTED:
-            if name in body:
+            if name in body and self.fault != "what it lacks is ignored":
                 raise Refusal(400, f"{name} is not supported")
 
     def prompt(self, body, chat):
@@ -123,6 +131,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if message["role"] not in ("system", "user", "assistant", "tool"):
                 raise Refusal(400, "role")
             content = message["content"]
+            if not isinstance(content, str) and self.fault == "parts of text are refused":
+                raise Refusal(400, "content")
             prompt += content if isinstance(content, str) else "".join(part["text"] for part in content)
         return prompt
 
