@@ -167,16 +167,29 @@ class Session : public std::enable_shared_from_this<Session> {
  private:
   using Parser = http::request_parser<http::string_body>;
 
-  // Runs `work` on the strand if the request of that number is still under way then.
+  // Runs `work` on the strand if the request of that number is still under way then. What is given runs in the order in which it was given, also where some of
+  // it waits for the end of an HttpBatch: that only puts off who wakes the strand.
   template <typename Work>
   void Give(uint64_t serial, Work work) {
-    auto guarded = [self = shared_from_this(), serial, work = std::move(work)]() mutable {
-      if (!self->gone_ && serial == self->serial_) work();
-    };
-    if (given_work == nullptr) return asio::post(stream_.get_executor(), std::move(guarded));
+    {
+      const std::lock_guard lock(inbox_mutex_);
+      inbox_.push_back([this, serial, work = std::move(work)]() mutable {
+        if (!gone_ && serial == serial_) work();
+      });
+    }
+    auto drain = [self = shared_from_this()] { self->DrainInbox(); };
+    if (given_work == nullptr) return asio::post(stream_.get_executor(), std::move(drain));
     auto found = std::ranges::find(given_work->of_servers, shared_->io, &std::pair<asio::io_context*, std::vector<GivenWork::Part>>::first);
     if (found == given_work->of_servers.end()) found = given_work->of_servers.insert(found, {shared_->io, {}});
-    found->second.push_back({stream_.get_executor(), std::move(guarded)});
+    found->second.push_back({stream_.get_executor(), std::move(drain)});
+  }
+  void DrainInbox() {
+    std::vector<std::function<void()>> works;
+    {
+      const std::lock_guard lock(inbox_mutex_);
+      works.swap(inbox_);
+    }
+    for (auto& work : works) work();
   }
 
   void ReadHeader(bool first) {
@@ -346,6 +359,8 @@ class Session : public std::enable_shared_from_this<Session> {
   bool owed_ = false, head_sent_ = false, streaming_ = false, chunked_ = false, finished_ = false, gone_ = false;
   uint64_t serial_ = 0;       // of the request
   std::function<void()> closed_;
+  std::mutex inbox_mutex_;
+  std::vector<std::function<void()>> inbox_;
   std::deque<std::string> out_;
   size_t sent_ = 0;           // of its first
   uint64_t unsent_ = 0;

@@ -125,6 +125,38 @@ TEST(HttpServer, PartsOfABatchArriveTogetherInOrderAndNothingOfARequestThatIsOve
   EXPECT_EQ(text.find("late"), std::string::npos) << text;
 }
 
+TEST(HttpServer, WhatIsGivenAfterABatchComesAfterIt) {
+  HttpOptions options;
+  options.threads = 1;
+  std::promise<std::shared_ptr<HttpResponder>> asked;
+  std::promise<void> is_held, release;
+  const auto server = Serving([&](const HttpRequest& request, std::shared_ptr<HttpResponder> responder) {
+    if (request.target != "/hold") return asked.set_value(std::move(responder));
+    is_held.set_value();
+    release.get_future().wait();  // the only thread
+    responder->Send(200, {}, "held");
+  }, options);
+  Client client(server->port()), holder(server->port());
+  client.Send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+  const auto responder = asked.get_future().get();
+  holder.Send("GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
+  is_held.get_future().wait();
+  responder->Begin(200, {});
+  {
+    const HttpBatch batch;
+    responder->Write("one");
+  }
+  responder->Write("two");
+  {
+    const HttpBatch batch;
+    responder->Write("three");
+  }
+  responder->End();
+  release.set_value();
+  const std::string text = client.Read("0\r\n\r\n");
+  EXPECT_NE(text.find("3\r\none\r\n3\r\ntwo\r\n5\r\nthree\r\n0\r\n\r\n"), std::string::npos) << text;
+}
+
 TEST(HttpServer, AClientThatDoesNotReadIsCut) {
   HttpOptions options;
   options.max_unsent_bytes = 100'000;

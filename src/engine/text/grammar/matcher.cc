@@ -1,6 +1,7 @@
 #include "src/engine/text/grammar/matcher.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <limits>
 #include <optional>
@@ -35,7 +36,7 @@ class DeterministicWalk {
   }
 
   int32_t start() const { return start_; }
-  size_t num_states() const { return states_.size(); }
+  size_t num_states() const { return num_states_.load(std::memory_order_relaxed); }  // while another thread adds some, too
   bool complete(int32_t state) const { return states_[static_cast<size_t>(state)].complete; }
   // From here on so much work may be done, and so many states may there be; exhausted() says that it was not enough.
   void Allow(uint64_t work, size_t states) {
@@ -212,7 +213,10 @@ class DeterministicWalk {
     std::string key(state.places.size() * sizeof(Place) + 1, state.complete ? '\1' : '\0');
     if (!state.places.empty()) std::memcpy(key.data() + 1, state.places.data(), state.places.size() * sizeof(Place));
     const auto [found, is_new] = ids_.try_emplace(std::move(key), static_cast<int32_t>(states_.size()));
-    if (is_new) states_.push_back(std::move(state));
+    if (is_new) {
+      states_.push_back(std::move(state));
+      num_states_.store(states_.size(), std::memory_order_relaxed);
+    }
     return found->second;
   }
 
@@ -388,6 +392,7 @@ class DeterministicWalk {
   const Automaton& automaton_;
   const TokenTrie& trie_;
   std::vector<State> states_;
+  std::atomic<size_t> num_states_ = 0;
   std::unordered_map<std::string, int32_t> ids_;
   std::vector<Frame> frames_;
   std::unordered_map<uint64_t, int32_t> frame_ids_;
